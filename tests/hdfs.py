@@ -145,7 +145,8 @@ class HdfsProcesses:
     def make_active(self, name: str) -> None:
         """Make a NameNode of a pair the active one, and the other, if it runs, a standby."""
         for other in self._names:
-            if other != name and other in self._children:
+            status = self._bean(other, "NameNodeStatus") if other != name else None
+            if status is not None and status["State"] == "active":
                 self.admin("tools.DFSHAAdmin", "-transitionToStandby", other)
         # Forced: else it insists on asking the other one, which may have been killed.
         self.admin("tools.DFSHAAdmin", "-transitionToActive", "--forceactive", name)

@@ -429,12 +429,20 @@ def test_each_mistake_in_an_expected_table_is_told_at_its_place(tmp_path: Path, 
     assert any(said in problem for problem in found), found
 
 
-def tables_said(folder: Path, text: str) -> list[str]:
+def test_a_table_on_hdfs_is_named_as_its_sink_is(tmp_path: Path) -> None:
+    lake = "hdfs://nn:8020/lake"
+    right = "stage: two, expect_table: {'${lake}/a': [{id: 1}], 'hdfs://nn:8020/lake/b/': []}}"
+    assert tables_said(tmp_path, right, lake) == []
+    wrong = tables_said(tmp_path, "stage: two, expect_table: {lake/a: []}}", lake)
+    assert any("has no Delta sink 'lake/a'" in problem for problem in wrong)
+
+
+def tables_said(folder: Path, text: str, lake: str = "lake") -> list[str]:
     fields = ", ".join(f'"{name}": {{"type": "{kind}"}}' for name, kind in ITEM.items())
     (folder / "item.json").write_text(f'{{"type": "object", "properties": {{{fields}}}}}')
     (folder / "good.csv").write_text("id,v\n1,2\n")
     (folder / "bad.csv").write_text("id,shop\n1,a\n")
-    (folder / "p.yaml").write_text(TABLES + text + "\n")
+    (folder / "p.yaml").write_text(TABLES.replace("{lake: lake}", f'{{lake: "{lake}"}}') + text + "\n")
     try:
         load(str(folder / "p.yaml"))
     except PipelineError as error:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from headwater.pipelines.file_systems.file_system import FileSystemError
+from headwater.pipelines.file_systems.file_system import FileSystemError, UnavailableError
 from headwater.pipelines.file_systems.hadoop_settings import HadoopSettingsError, http_addresses, parse_site, qualified
 from headwater.pipelines.file_systems.opening import file_system
 from headwater.pipelines.file_systems.options import FileSystemOptions
 from headwater.pipelines.file_systems.webhdfs import WebHdfsFiles
+from tests.conftest import Certificates
 
 
 def site(folder: Path, name: str, **properties: str) -> None:
@@ -123,6 +125,27 @@ def test_a_cluster_that_asks_for_a_login_is_explained(namenode: str, monkeypatch
     with pytest.raises(FileSystemError, match="Kerberos"):
         WebHdfsFiles([namenode], FileSystemOptions(user="ann")).read("hdfs://nn/a")
     assert len(_NameNode.targets) == 1
+
+
+def test_https_is_verified(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_NameNode, "refusal", (403, "AccessControlException", "no rights"))
+    server = HTTPServer(("127.0.0.1", 0), _NameNode)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        files = WebHdfsFiles([f"https://localhost:{server.server_address[1]}"], FileSystemOptions(user="a", wait_s=0))
+        with pytest.raises(UnavailableError, match=r"CERTIFICATE_VERIFY_FAILED"):
+            files.entry("hdfs://nn/a")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates.ca))
+        with pytest.raises(FileSystemError, match="no rights"):
+            files.entry("hdfs://nn/a")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_without_an_active_namenode_the_line_says_so(namenode: str, monkeypatch: pytest.MonkeyPatch) -> None:
