@@ -32,6 +32,7 @@ def test_statements_and_tables_are_frames_that_may_be_scanned_again(lab: Any, tm
     found = headwater.sql(lab.spark, text, {"low": 3}, tables={"t": path}, **where)
     assert [row.n for row in found.collect()] == [4]
     lab.produce("@a.b", [(b"k", b"5")])
+    assert (rows.count(), headwater.table(lab.spark, lab.name("@a.b"), **where).count()) == (10, 11)
     assert headwater.sql(lab.spark, text, {"low": 3}, tables={"t": path}, **where).collect()[0].n == 5
     assert headwater.table(lab.spark, "t", tables={"t": path}, **where).collect() == [(1,)]
     with pytest.raises(StatementError, match=r"did you mean '.*a\.b'\?"):
