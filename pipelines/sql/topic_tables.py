@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from headwater.pipelines.datasource import DISORDER_CONF, DISORDER_OPTION
 from headwater.pipelines.spark import jvm
 
 if TYPE_CHECKING:
@@ -26,13 +27,17 @@ _PROVIDER: Final = "headwater"
 def readable_topic_tables(spark: SparkSession, names: Iterable[str]) -> Iterator[None]:
     """While a statement that names these tables is analysed, those of `USING headwater` are readable.
 
-    A frame made in the block needs it no longer. Names with a schema, and those of temporary views, are passed over.
+    A frame made in the block needs it no longer. Names with a schema, and those of temporary views, are passed over. A
+    table without a disorder of timestamps has the session's.
     """
     shown: list[str] = []
+    disorder = spark.conf.get(DISORDER_CONF, None)
     try:
         for name in dict.fromkeys(names):
             options = jvm.table_options(spark, name, _PROVIDER)
             if options is not None:
+                if disorder is not None and DISORDER_OPTION.lower() not in map(str.lower, options):
+                    options[DISORDER_OPTION] = disorder
                 spark.read.format(_PROVIDER).options(**options).load().createTempView(f"`{name}`")
                 shown.append(name)
         yield

@@ -25,16 +25,23 @@ def test_a_table_of_a_topic_is_read_while_its_statement_is_analysed(lab: Lab, de
     lab.produce("@made", [{"n": n} for n in range(20)])
     spark, topic = delta_spark, f"{lab.prefix}made"
     spark.sql(
-        f"CREATE TABLE made USING headwater OPTIONS (`kafka.bootstrap.servers` '{lab.servers}', subscribe '{topic}')"
+        f"CREATE TABLE made USING headwater OPTIONS (`kafka.bootstrap.servers` '{lab.servers}', subscribe '{topic}', "
+        "`headwater.pushdown` 'true')"
     )
     try:
         spark.sql("CREATE TABLE other USING delta AS SELECT 1L AS offset")
         with readable_topic_tables(spark, ["made", "other", "missing", "made"]):
             frame = spark.sql("SELECT * FROM made JOIN other USING (offset)")
         assert frame.count() == 1
+        spark.conf.set(DISORDER_CONF, "0")
+        with readable_topic_tables(spark, ["made"]):
+            bounded = spark.sql("SELECT * FROM made WHERE timestamp < timestamp'2001-01-01 00:00:00Z'")
+        [[part]] = planned_offsets(bounded)
+        assert part.reach is not None
         assert {row.tableName for row in spark.sql("SHOW TABLES").collect()} >= {"made", "other"}
         assert not any(row.isTemporary for row in spark.sql("SHOW TABLES").collect() if row.tableName == "made")
     finally:
+        spark.conf.unset(DISORDER_CONF)
         spark.sql("DROP TABLE made")
         spark.sql("DROP TABLE IF EXISTS other")
 
