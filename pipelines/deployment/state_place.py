@@ -122,7 +122,13 @@ def settle(
         )
     before = StateFolder(mark.checkpoints, pipeline, options) if mark.checkpoints else local
     found = CheckpointPlace(before.root, tuple(before.folders()), mark.lock_id)
-    if mark.moving_to or decide(pipeline, found, _place(wanted), move=move):
+    there = _place(wanted)
+    if mark.lock_id and not mark.moving_to and before.root == wanted.root and there.lock_id != mark.lock_id:
+        raise PipelineFailed(
+            f"the state of {pipeline} is no longer at {wanted.root}: another machine has moved it; run with the place "
+            f"that it has now, or remove {join(local.path, _MARK)} to start anew"
+        )
+    if mark.moving_to or decide(pipeline, found, there, move=move):
         say(f"moving the state of {pipeline} from {before.root} to {wanted.root}")
         aside = mark.aside or join(before.path, f"moved.{_moves(before) + 1}")
         if not mark.moving_to:

@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from headwater.pipelines.deployment.run_lock import hold
 from headwater.pipelines.deployment.shared_lock import hold_shared
 from headwater.pipelines.deployment.stage_record import topics_read_by
 from headwater.pipelines.deployment.state_folder import StateFolder
-from headwater.pipelines.deployment.state_place import require_supported, settle
+from headwater.pipelines.deployment.state_place import known_place, require_supported, settle
 from headwater.pipelines.engine.batch_writing import OnStep, no_step
 from headwater.pipelines.engine.stage_query import StageQuery
 from headwater.pipelines.engine.supervision import OnEvent, OnProgress, Supervisor
@@ -196,15 +196,19 @@ class Runner:
 
     @contextmanager
     def _shared_lock(self) -> Iterator[BrokerLock | None]:
-        """Settle where the state is, and hold the brokers' lock of checkpoints that other machines see."""
-        self._settle()
-        if not self._options.checkpoints:
-            yield None
-            return
-        folder = StateFolder(self._options.checkpoints, self._loaded.pipeline.pipeline, self._files)
-        what = f"run of {self._loaded.pipeline.pipeline}"
-        with hold_shared(self._options.brokers, folder, what, self._lost) as lock:
-            yield lock
+        """Hold the brokers' lock of checkpoints that other machines see, and settle where the state is.
+
+        A move holds the lock of its former place, too: a run there would go on with a state that was taken away.
+        """
+        name, place = self._loaded.pipeline.pipeline, self._options.checkpoints
+        former = known_place(self._options.state, name) if self._options.move else None
+        with ExitStack() as held:
+            lock = None
+            for url in filter(None, (former if former != place else None, place)):
+                folder = StateFolder(url, name, self._files)
+                lock = held.enter_context(hold_shared(self._options.brokers, folder, f"run of {name}", self._lost))
+            self._settle()
+            yield lock if place else None
         if self._lock_lost:
             raise PipelineFailed(self._lock_lost)
 

@@ -155,6 +155,9 @@ class WebHdfsClient:
                 data = response.read(bytes_max + 1)
                 if len(data) > bytes_max:
                     raise FileSystemError(f"{path} is larger than {bytes_max:,} bytes")
+                # http.client takes an answer that was cut off for a whole one.
+                if response.length:
+                    raise ConnectionError(f"the answer was cut off {response.length:,} bytes before its end")
                 return data
 
         return self.tried(path, attempt)

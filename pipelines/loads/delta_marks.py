@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.pipelines.loads.chain import continues
+from headwater.pipelines.loads.chain import chain_after
 from headwater.pipelines.loads.errors import LoadError
 from headwater.pipelines.loads.planning import TargetState
 from headwater.pipelines.loads.ranges import Range, Ranges, joined
@@ -60,22 +60,21 @@ class TableLoads:
 def marks_of(topic_id: str, sequence: int, before: TargetState, covered: Ranges) -> dict[str, int]:
     """The marks of a load.
 
-    >>> marks_of("t", 4, TargetState({}, {0: 5}), {0: ((5, 8),), 1: ((0, 4),)})
+    >>> marks_of("t", 4, TargetState({0: ((0, 5),)}, {0: 5}), {0: ((5, 8),), 1: ((0, 4),)})
     ... # doctest: +NORMALIZE_WHITESPACE
-    {'headwater.load/t': 4, 'headwater.load/t/0': 8, 'headwater.load/t/1': 4, 'headwater.load/t/1/from': 0}
-    >>> marks_of("t", 5, TargetState({}, {0: 8}), {0: ((0, 2),)})
+    {'headwater.load/t': 4, 'headwater.load/t/0': 8, 'headwater.load/t/1/from': 0, 'headwater.load/t/1': 4}
+    >>> marks_of("t", 5, TargetState({0: ((3, 8),)}, {0: 8}), {0: ((0, 2),)})
     {'headwater.load/t': 5, 'headwater.load/t/0/0-2': 1}
     """
     own = f"{PREFIX}{topic_id}"
     marks = {own: sequence}
-    ends = dict(before.chain_ends)
+    ends = chain_after(before, covered)
     for partition, parts in sorted(covered.items()):
+        if partition not in before.chain_ends:
+            marks[f"{own}/{partition}/from"] = parts[0][0]
+        if ends[partition] != before.chain_ends.get(partition):
+            marks[f"{own}/{partition}"] = ends[partition]
         for start, end in parts:
-            if continues(ends, partition, start):
-                marks[f"{own}/{partition}"] = end
-                if partition not in ends:
-                    marks[f"{own}/{partition}/from"] = start
-                ends[partition] = end
-            else:
+            if end > ends[partition] or start < before.chain_ends.get(partition, start):
                 marks[f"{own}/{partition}/{start}-{end}"] = 1
     return marks

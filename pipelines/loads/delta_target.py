@@ -38,6 +38,8 @@ _METADATA_KEY: Final = "headwater.load"
 _CONFLICT: Final = "another load into the table was committed meanwhile: nothing of this one was added"
 #: Delta's error conditions of a commit that another one has overtaken.
 _CONFLICTS: Final = re.compile(r"\[DELTA_(CONCURRENT_\w+|PROTOCOL_CHANGED|METADATA_CHANGED)")
+#: With it, Delta drops the marks of loads after a time.
+_RETENTION: Final = "delta.setTransactionRetentionDuration"
 _HISTORY_MAX: Final = 50  # commits of others, since the last load
 
 
@@ -55,8 +57,18 @@ class DeltaTarget:
         self._require_table_or_nothing()
         transaction = jvm.start_delta_transaction(spark, self._path)
         self._loads = TableLoads.of(jvm.delta_marks(transaction, PREFIX), self._topic_id)
+        retention = jvm.delta_property(transaction, _RETENTION)
+        if retention is not None:
+            raise LoadError(
+                f"the table has the property {_RETENTION} = {retention}: it would forget what was loaded; unset it"
+            )
         if self._loads.sequence:
             self._restore_manifest(spark)
+        elif self._records.manifests():
+            raise LoadError(
+                f"the table {self._path} has no marks of its loads, and there are manifests: it was replaced, or its "
+                "transactions expired; load into another table, or remove its _headwater folder to begin anew"
+            )
         return self._loads.loaded
 
     def _require_table_or_nothing(self) -> None:
@@ -78,6 +90,7 @@ class DeltaTarget:
 
     def write(self, spark: SparkSession, writing: Writing) -> Manifest:
         """Write the rows and commit them, with their marks and their manifest."""
+        import delta.tables  # noqa: F401 - it teaches PySpark the names of Delta's conflicts
         from pyspark.errors import PySparkException
 
         plan, before = writing.plan, self._loads.loaded
@@ -103,7 +116,7 @@ class DeltaTarget:
                 tuple(writing.partition_by),
                 replaces=writing.replaced is not None,
                 coverage=joined(before.coverage, plan.covered),
-                chain_ends=chain_after(before.chain_ends, plan.covered),
+                chain_ends=chain_after(before, plan.covered),
                 loaded_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 late=late,
             )

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from headwater.pipelines.file_systems.file_system import join
 from headwater.pipelines.loads.chain import chain_after
 from headwater.pipelines.loads.counted_rows import counted
-from headwater.pipelines.loads.errors import LoadError, LoadFailed
+from headwater.pipelines.loads.errors import LoadFailed
 from headwater.pipelines.loads.manifest import LoadedFile, Manifest
 from headwater.pipelines.loads.planning import TargetState
 from headwater.pipelines.loads.ranges import joined
 from headwater.pipelines.loads.records import Commit, LoadRecords
-from headwater.pipelines.loads.schemas import check_schema, schema_text
+from headwater.pipelines.loads.schemas import check_schema, merged_schema, schema_text
 from headwater.pipelines.loads.staging import described_files, final_name, write_rows
 from headwater.pipelines.loads.target import Writing
 
@@ -41,9 +41,12 @@ class FileTarget:
         self._target = records.target
         self._format = form
         self._last: Manifest | None = None
+        self._left_over: list[str] = []
 
     def refresh(self, spark: SparkSession) -> TargetState:  # noqa: ARG002 - a target's
         """Carry out a commit that was not."""
+        # Their drivers have lost the lock. A driver that comes later stages elsewhere, and is not among these.
+        self._left_over = [entry.name for entry in self._files.list(self._records.staged_folder)]
         sequence = self._records.last_sequence()
         self._last = None
         if sequence:
@@ -59,9 +62,6 @@ class FileTarget:
         schema = schema_text(writing.rows.schema.json())
         if last is not None:
             check_schema(last.schema, schema, merge=writing.merge_schema)
-            if tuple(writing.partition_by) != last.partition_by:
-                had = ", ".join(last.partition_by) or "none"
-                raise LoadError(f"the target has the partition columns {had}: give the same by --partition-by")
         attempt = uuid.uuid4().hex[:_ATTEMPT_DIGITS]
         relative = self._records.staged(attempt)
         folder = join(self._target, relative)
@@ -70,6 +70,8 @@ class FileTarget:
             names = write_rows(rows, self._format, self._files, folder, writing.partition_by)
             number, refused, late = counts()
             staged = described_files(spark, self._files, folder, names if number else ())
+            if number and not staged:
+                raise LoadFailed(f"{number:,} rows were written below {folder}, and their files are not found there")
             files = tuple(LoadedFile(final_name(f.path, plan.id, attempt), f.size, f.sha256) for f in staged)
             before = TargetState() if last is None else TargetState(last.coverage, last.chain_ends)
             manifest = Manifest(
@@ -78,27 +80,32 @@ class FileTarget:
                 self._format,
                 number,
                 refused,
-                schema,
+                schema if last is None else merged_schema(last.schema, schema),
                 tuple(writing.partition_by),
                 files,
                 removed=() if writing.replaced is None else tuple(f.path for f in writing.replaced.files),
                 replaces=writing.replaced is not None,
                 coverage=joined(before.coverage, plan.covered),
-                chain_ends=chain_after(before.chain_ends, plan.covered),
+                chain_ends=chain_after(before, plan.covered),
                 loaded_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 late=late,
             )
             moves = {final.path: join(relative, f.path) for final, f in zip(files, staged, strict=True)}
+            commit = Commit(manifest, moves)
+            self._records.require_size(commit)
             writing.before_commit()
-            if not self._records.create_commit(Commit(manifest, moves)):
-                raise LoadFailed("another load into the target was committed meanwhile: nothing of this one was added")
         except BaseException:
             self._remove(folder)
             raise
-        self._carry_out(Commit(manifest, moves))
+        # An error from here on says nothing of the commit, whose answer may be lost: the files stay.
+        if not self._records.create_commit(commit) and self._records.commit(manifest.sequence) != commit:
+            self._remove(folder)
+            raise LoadFailed("another load into the target was committed meanwhile: nothing of this one was added")
+        self._carry_out(commit)
         self._last = manifest
-        # Only now: the number of a driver that was frozen, and may wake up, is taken.
-        self._remove(self._records.staged_folder)
+        # Only now: the number that a frozen driver of these would have taken is taken.
+        for name in (*self._left_over, attempt):
+            self._remove(join(self._records.staged_folder, name))
         return manifest
 
     def _carry_out(self, commit: Commit) -> None:

@@ -23,7 +23,7 @@ from headwater.pipelines.loads.file_target import FileTarget
 from headwater.pipelines.loads.intervals import bounds_of, neighbours
 from headwater.pipelines.loads.log_state import bytes_per_offset, client_of, log_state
 from headwater.pipelines.loads.manifest import LoadPlan, Manifest, TargetDescription, check_id
-from headwater.pipelines.loads.planning import LogState, TargetState, decide, default_id
+from headwater.pipelines.loads.planning import LogState, TargetState, decide, default_id, gone_of
 from headwater.pipelines.loads.positions import PositionKind
 from headwater.pipelines.loads.ranges import Range, joined, minus, shared
 from headwater.pipelines.loads.records import HIDDEN, LoadRecords
@@ -89,13 +89,14 @@ class TopicLoad:
             Owner.here(f"load of {request.topic}"),
         )
         try:
-            lock.acquire(request.wait_s, self._on_wait)
+            lock.acquire(request.wait_s, self._on_wait, lambda: self._stopped)
+            self._settle_description(log)
+            # The log is asked again: the wait for another load may have been long.
+            self._log = self._asked(log.topic_id)
         except BaseException:
             lock.release()
             raise
         self._lock = lock
-        # The log is asked again: the wait for another load may have been long.
-        self._log = self._asked(log.topic_id)
 
     def _asked(self, topic_id: str) -> LogState:
         wanted = self.request.wanted
@@ -106,7 +107,7 @@ class TopicLoad:
         return log
 
     def _described(self, log: LogState) -> TargetDescription:
-        """The target's description, made for a new target."""
+        """The target's description, made for a new target. Raises LoadError if it cannot be this load's."""
         request = self.request
         entry = self._records.files.entry(request.target)
         if entry is not None and not entry.is_folder:
@@ -114,18 +115,43 @@ class TopicLoad:
         found = self._records.description()
         if found is None:
             self._require_new()
-            own = TargetDescription(uuid.uuid4().hex, request.topic, log.topic_id, request.format)
-            found = self._records.describe(own)
-        if found.topic != request.topic:
+            found = self._records.describe(self._own_description(uuid.uuid4().hex, log))
+        if self._records.planned():
+            self._require_fit(found, log)
+        return found
+
+    def _settle_description(self, log: LogState) -> None:
+        """Under the lock: a target in which nothing was planned yet is this load's, whatever was tried before."""
+        found = self._records.description()
+        if found is None:
+            raise LoadFailed(f"{self.request.target} was removed while its load began")
+        own = self._own_description(found.lock_id, log)
+        if found == own:
+            return
+        if self._records.planned():
+            self._require_fit(found, log)
+        self._records.replace_description(own)
+
+    def _own_description(self, lock_id: str, log: LogState) -> TargetDescription:
+        request = self.request
+        partitions = tuple(f"{each.name} = {each.expression}" for each in request.partitions)
+        return TargetDescription(lock_id, request.topic, log.topic_id, request.format, partitions)
+
+    def _require_fit(self, found: TargetDescription, log: LogState) -> None:
+        request = self.request
+        own = self._own_description(found.lock_id, log)
+        if found.topic != own.topic:
             raise LoadError(f"{request.target} holds loads of topic {found.topic}: name another target")
-        if found.topic_id != log.topic_id:
+        if found.topic_id != own.topic_id:
             raise LoadError(
                 f"{request.target} holds loads of an earlier topic {request.topic} (id {found.topic_id}, now "
                 f"{log.topic_id or 'none'}): the topic was made anew, and its offsets mean others; name another target"
             )
-        if found.format != request.format:
+        if found.format != own.format:
             raise LoadError(f"{request.target} holds {found.format}: give --format {found.format}, or another target")
-        return found
+        if found.partition_by != own.partition_by:
+            had = ", ".join(found.partition_by) or "no partition columns"
+            raise LoadError(f"{request.target} has {had}: give the same --partition-by and --timezone")
 
     def _require_new(self) -> None:
         if self.request.format == _FILE_TARGETS_FORMAT:
@@ -153,6 +179,7 @@ class TopicLoad:
         assert self._log is not None, "prepare comes first"
         began = time.monotonic()
         request, log = self.request, self._log
+        spark.conf.set("spark.sql.session.timeZone", "UTC")  # in which partition columns are computed
         target: Target = (
             DeltaTarget(self._records, log.topic_id)
             if request.format == _FILE_TARGETS_FORMAT
@@ -188,7 +215,7 @@ class TopicLoad:
         if request.id:
             written = self._records.plan(request.id)
             if written is not None:
-                return self._checked(written, loaded)
+                return self._checked(written, log, loaded)
         bounds = self._bounds(log) if request.wanted.is_interval else None
         ranges, gaps = decide(request.wanted, log, loaded, int(self._clock() * 1000), bounds)
         covered = joined(ranges, gaps)
@@ -203,31 +230,39 @@ class TopicLoad:
             datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds"),
             bounds or {},
         )
-        return self._records.write_plan(plan) if covered or request.id else plan
+        return self._checked(self._records.write_plan(plan), log, loaded) if covered or request.id else plan
 
     def _bounds(self, log: LogState) -> dict[int, Range]:
         """An interval's bounds: where its neighbours' loads end and start, else where its times are in the log."""
         start_ms, end_ms = self.request.wanted.start.time_ms, self.request.wanted.end.time_ms
         before, after = (
-            [plan.bounds for name in names if (plan := self._records.plan(name)) is not None]
+            # A load that was named so by hand has no bounds.
+            [plan.bounds for name in names if (plan := self._records.plan(name)) is not None and plan.bounds]
             for names in neighbours(self._records.planned(), start_ms, end_ms)
         )
         return bounds_of(log, start_ms, end_ms, before, after)
 
-    def _checked(self, written: LoadPlan, loaded: TargetState) -> LoadPlan:
-        """A plan that was written down before, as far as it can still be carried out. Raises LoadError."""
-        held = shared(written.covered, loaded.coverage)
+    def _checked(self, written: LoadPlan, log: LogState, loaded: TargetState) -> LoadPlan:
+        """A plan that was written down, as far as it can still be carried out. Raises LoadError."""
         rest = minus(written.covered, loaded.coverage)
-        if held and rest:
-            if not self.request.wanted.missing:
-                raise LoadError(f"other loads have taken offsets of {written.id} meanwhile: --missing loads the rest")
-            return dataclasses.replace(written, ranges=minus(written.ranges, held), gaps=minus(written.gaps, held))
-        return written
+        if not rest:
+            return written
+        held = shared(written.covered, loaded.coverage)
+        if held and not self.request.wanted.missing:
+            raise LoadError(f"other loads have taken offsets of {written.id} meanwhile: --missing loads the rest")
+        gone = gone_of(minus(written.ranges, held), log, record=self.request.wanted.record_gaps)
+        return dataclasses.replace(
+            written,
+            ranges=minus(written.ranges, joined(held, gone)),
+            gaps=joined(minus(written.gaps, held), gone),
+        )
 
     def _write(
         self, spark: SparkSession, target: Target, plan: LoadPlan, replaced: Manifest | None, known: KnownColumns
     ) -> Manifest:
         request = self.request
+        if self._stopped:
+            raise LoadFailed("stopped before it began: nothing was added")
         if plan.ranges:
             size = bytes_per_offset(self._brokers, request.topic, plan.ranges)
             tasks = rows_per_task(plan.ranges, size, spark.sparkContext.defaultParallelism)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from headwater.logtier.client.cluster import ClientConfig, ClusterClient
+from headwater.logtier.client.configs import topic_configs
 from headwater.logtier.client.errors import BrokerConnectionError, ClientError, UnknownTopicError
 from headwater.logtier.client.fetcher import FetchConfig, read_partition
 from headwater.pipelines.datasource.brokers import Brokers, connection_options
@@ -14,9 +16,9 @@ from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.planning import LogState
 from headwater.pipelines.loads.ranges import Ranges
 
-__all__ = ["bytes_per_offset", "client_of", "log_state"]
+__all__ = ["bytes_per_offset", "client_of", "is_compacted", "log_state"]
 
-_SAMPLE_BYTES = 1 << 20
+_SAMPLE_BYTES: Final = 1 << 20
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -53,7 +55,8 @@ def log_state(brokers: Brokers, topic: str, times_ms: Iterable[int] = ()) -> Log
         "" if str(topic_id) in ("None", _NO_ID) else str(topic_id),
         {partition: offset for (_, partition), offset in first.items()},
         {partition: offset for (_, partition), offset in end.items()},
-        {time_ms: {partition: offset for (_, partition), offset in found.items()} for time_ms, found in at.items()},
+        # Records may have come since the ends were asked.
+        {time_ms: {p: min(offset, end[t, p]) for (t, p), offset in found.items()} for time_ms, found in at.items()},
     )
 
 
@@ -72,3 +75,12 @@ def bytes_per_offset(brokers: Brokers, topic: str, ranges: Ranges) -> float | No
     except ClientError:
         return None  # the read itself reports it
     return None
+
+
+def is_compacted(brokers: Brokers, topic: str) -> bool:
+    """Whether the topic's cleanup.policy has compact. Raises LoadFailed if no broker answers."""
+    try:
+        with ClusterClient(client_of(brokers)) as cluster:
+            return "compact" in topic_configs(cluster, (topic,), "cleanup.policy").get(topic, "")
+    except ClientError as error:
+        raise LoadFailed(f"the configs of topic {topic}: {error}") from error

@@ -32,12 +32,18 @@ def check_id(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TargetDescription:
-    """What a folder is the target of. `lock_id` names its lock, whatever the folder's URL."""
+    """What a folder is the target of.
+
+    Attributes:
+        lock_id: Names the target's lock, whatever the folder's URL.
+        partition_by: Names and expressions of the partition columns: one column never mixes two meanings.
+    """
 
     lock_id: str
     topic: str
     topic_id: str
     format: str
+    partition_by: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """The description as JSON."""
@@ -48,6 +54,7 @@ class TargetDescription:
                 "topic": self.topic,
                 "topic_id": self.topic_id,
                 "format": self.format,
+                "partition_by": list(self.partition_by),
             }
         )
 
@@ -55,7 +62,16 @@ class TargetDescription:
     def decode(cls, data: bytes, path: str) -> TargetDescription:
         """The description in a file. Raises LoadError."""
         found = _decoded(data, path)
-        return cls(*(_text(found, name, path) for name in ("lock_id", "topic", "topic_id", "format")))
+        partitions = found.get("partition_by", [])
+        if not isinstance(partitions, list):
+            raise LoadError(f"{path} is not a record of a load: it has no partition_by")
+        return cls(
+            _text(found, "lock_id", path),
+            _text(found, "topic", path),
+            _text(found, "topic_id", path),
+            _text(found, "format", path),
+            tuple(map(str, partitions)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from headwater.pipelines.loads.loads_file import LoadDeclaration, parse_loads
 from headwater.pipelines.loads.partitions import parse_partitions
 from headwater.pipelines.loads.planning import Wanted
 from headwater.pipelines.loads.positions import parse_position
-from headwater.pipelines.loads.request import LoadRequest, target_of
+from headwater.pipelines.loads.request import TARGET_FORMATS, LoadRequest, target_of
 
 __all__ = ["LoadOptions", "requests_of"]
 
@@ -53,6 +53,12 @@ def requests_of(options: LoadOptions, existing: Collection[str]) -> tuple[list[L
     """The loads, and the declarations of their topics. Raises LoadError and PipelineError."""
     if options.interval is not None and (options.start or options.until or options.load_id or options.replace):
         raise LoadError("--interval says start, end and name; leave out --from, --until, --id and --replace")
+    if options.replace and (options.start or options.until or options.load_id or options.missing):
+        raise LoadError("--replace loads the range of that load: leave out --from, --until, --id and --missing")
+    if options.format is not None and options.format not in TARGET_FORMATS:
+        raise LoadError(f"{options.format[:60]!r} is no format of a target: use {', '.join(TARGET_FORMATS)}")
+    if options.on_gap not in (None, "fail", "record"):
+        raise LoadError(f"{str(options.on_gap)[:60]!r} is nothing to do about a gap: use fail or record")
     text, name, folder = _text(options)
     parsed, loaded = parse_loads(text, name, options.assignments, folder, os.environ, lambda path: _read(folder, path))
     found: list[LoadRequest] = []
@@ -168,4 +174,7 @@ def _declared(options: LoadOptions) -> str:
 
 def _read(folder: str, path: str) -> str:
     with open(os.path.join(folder, path), encoding="utf-8") as file:
-        return file.read(FILE_BYTES_MAX)
+        text = file.read(FILE_BYTES_MAX + 1)
+    if len(text) > FILE_BYTES_MAX:
+        raise LoadError(f"{path} is larger than {FILE_BYTES_MAX:,} bytes")
+    return text

@@ -11,7 +11,7 @@ from headwater.pipelines.loads.errors import LoadError
 from headwater.pipelines.loads.positions import Position, PositionKind
 from headwater.pipelines.loads.ranges import Range, Ranges, described, joined, minus, shared, size
 
-__all__ = ["LogState", "TargetState", "Wanted", "decide", "default_id"]
+__all__ = ["LogState", "TargetState", "Wanted", "decide", "default_id", "gone_of"]
 
 _ID_DIGITS: Final = 12
 
@@ -93,13 +93,19 @@ def decide(
             "--replace ID a load anew"
         )
     asked = minus(asked, loaded.coverage)
-    gaps = shared(asked, {partition: ((0, first),) for partition, first in log.first.items()})
-    if gaps and not wanted.record_gaps:
+    gaps = gone_of(asked, log, record=wanted.record_gaps)
+    return minus(asked, gaps), gaps
+
+
+def gone_of(ranges: Ranges, log: LogState, *, record: bool) -> Ranges:
+    """The offsets that retention has removed. Raises LoadError if there are some, unless they are to be recorded."""
+    gone = shared(ranges, {partition: ((0, first),) for partition, first in log.first.items()})
+    if gone and not record:
         raise LoadError(
-            f"{size(gaps):,} offsets of {log.topic} are gone by retention before they were loaded ({described(gaps)}): "
+            f"{size(gone):,} offsets of {log.topic} are gone by retention before they were loaded ({described(gone)}): "
             "--on-gap record goes on after them and records the gap"
         )
-    return minus(asked, gaps), gaps
+    return gone
 
 
 def default_id(topic: str, covered: Ranges) -> str:
@@ -127,7 +133,14 @@ def _resolved(position: Position, log: LogState, loaded: TargetState, *, is_star
             return dict(log.end)
         case PositionKind.LAST:
             # What the chain has not reached begins with the log: new partitions, and every one of a first load.
-            return {partition: loaded.chain_ends.get(partition, log.first[partition]) for partition in log.end}
+            found = {partition: loaded.chain_ends.get(partition, log.first[partition]) for partition in log.end}
+            beyond = sorted(partition for partition, offset in found.items() if offset > log.end[partition])
+            if beyond:
+                raise LoadError(
+                    f"the last load of {log.topic}-{beyond[0]} ended at offset {found[beyond[0]]}, and the log ends at "
+                    f"{log.end[beyond[0]]}: records were lost, or the log is an older copy; load what is new by offsets"
+                )
+            return found
         case PositionKind.TIME:
             return dict(log.at[position.time_ms])
         case PositionKind.OFFSETS:

@@ -12,6 +12,7 @@ __all__ = ["Position", "PositionKind", "parse_position"]
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 _PARTITIONS_MAX: Final = 100_000
+_TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 _OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 _HINT: Final = (
     "use earliest, latest, last, an offset (47), offsets by partition (0:47,1:12) or a time (2013-01-01T05:00:00Z)"
@@ -67,6 +68,8 @@ def parse_position(text: str) -> Position:
     time_ms = _time_ms(said)
     if time_ms is None:
         raise ValueError(f"{text[:60]!r} is not a position: {_HINT}")
+    if time_ms > _TIME_MS_MAX:
+        raise ValueError(f"{text[:60]!r} is after the year 9999")
     if time_ms < 0:
         raise ValueError(f"{text[:60]!r} is before 1970, where the timestamps of records begin")
     return Position(PositionKind.TIME, said, time_ms=time_ms)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.pipelines.file_systems.file_system import FileSystem, join
+from headwater.pipelines.file_systems.file_system import READ_BYTES_MAX, FileSystem, join
 from headwater.pipelines.loads.errors import LoadError
 from headwater.pipelines.loads.manifest import LoadPlan, Manifest, TargetDescription
 
@@ -72,6 +72,10 @@ class LoadRecords:
         assert found is not None, "a description is never removed"
         return found
 
+    def replace_description(self, description: TargetDescription) -> None:
+        """Describe a target in which nothing was planned yet. The caller holds its lock."""
+        self.files.replace(join(self.folder, "target.json"), description.encode())
+
     # -- plans -------------------------------------------------------------------------------------------------------
 
     def plan(self, load: str) -> LoadPlan | None:
@@ -118,6 +122,15 @@ class LoadRecords:
         if data is None:
             raise LoadError(f"{path} is missing: somebody removed a record of {self.target}")
         return Commit.decode(data, path)
+
+    def require_size(self, commit: Commit) -> None:
+        """Raise LoadError for a commit that would be too large to be read again."""
+        size = len(commit.encode())
+        if size > READ_BYTES_MAX:
+            raise LoadError(
+                f"{len(commit.moves):,} files are too many for one load (its record has {size:,} bytes, at most "
+                f"{READ_BYTES_MAX:,} can be read): load a shorter range, or with fewer partition columns"
+            )
 
     def create_commit(self, commit: Commit) -> bool:
         """Commit a load; False if its number is taken."""

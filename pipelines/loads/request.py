@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -104,4 +105,9 @@ def target_of(url: str, topic: str, topics: int) -> str:
     """
     if "{topic}" not in url and topics > 1:
         raise LoadError(f"{topics} topics cannot share the target {url}: name it with {{topic}}, as /lake/{{topic}}")
-    return url.replace("{topic}", topic).rstrip("/") or "/"
+    target = url.replace("{topic}", topic)
+    if re.search(r"[*?\[\]{}\\]", target):
+        raise LoadError(f"{target}: Spark takes * ? [ ] {{ }} and \\ in a path for a pattern: name another target")
+    if not re.sub(r"^[a-z0-9]+:(//[^/]*)?", "", target).strip("/"):
+        raise LoadError(f"{target} is the root of a file system: name a folder")
+    return target.rstrip("/")

@@ -115,8 +115,15 @@ def partition_rows(rows: DataFrame, partitions: Sequence[PartitionColumn]) -> Da
         return rows
     try:
         for each in partitions:
-            if each.name not in rows.columns:
-                rows = rows.withColumn(each.name, f.expr(each.expression))
+            if each.expression == f"`{each.name}`":
+                continue
+            taken = [name for name in rows.columns if name.lower() == each.name.lower()]
+            if taken:
+                raise LoadError(
+                    f"--partition-by: the rows have a column {taken[0]} already; give the partition column another "
+                    f"name: ... AS NAME"
+                )
+            rows = rows.withColumn(each.name, f.expr(each.expression))
         names = [each.name for each in partitions]
         rest = [name for name in rows.columns if name not in names]
         rows = rows.select(*(f"`{name}`" for name in (*rest, *names)))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import Queue
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.analysis.topic_schemas import find_declared
@@ -20,7 +22,7 @@ from headwater.pipelines.loads.loader import TopicLoad
 from headwater.pipelines.loads.request import LoadOutcome, LoadRequest, LoadStatus
 from headwater.pipelines.locks.broker_lock import LockHeldError, LockLostError, LockUnavailableError
 from headwater.pipelines.sources.known_columns import KnownColumns
-from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, lost_jvm
+from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, SessionError, lost_jvm
 from headwater.pipelines.spark.spark_errors import first_line
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class LoadRun:
         self._stop = threading.Event()
         self._loads: list[TopicLoad] = []
         self._spark: SparkSession | None = None
+        self._tag = f"headwater-load-{uuid.uuid4().hex}"  # of these loads' jobs alone: a notebook has others
 
     def stop(self) -> None:
         """Let no load commit any more, and end their jobs. May be called from another thread."""
@@ -68,69 +71,91 @@ class LoadRun:
         for load in list(self._loads):
             load.stop()
         if self._spark is not None and lost_jvm() is None:
-            self._spark.sparkContext.cancelAllJobs()
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def run(self, start_spark: Callable[[], SparkSession]) -> list[LoadOutcome]:
-        """Run all loads; the outcomes are in the order of the requests. Raises SessionError if Spark does not start."""
+        """Run all loads; the outcomes are in the order of the requests. Raises SessionError if Spark does not start.
+
+        Loads are prepared in order, a number of them ahead of Spark; whichever is prepared first is run first.
+        """
         ahead = threading.Semaphore(PREPARED_AHEAD)
+        prepared: Queue[tuple[int, TopicLoad | LoadOutcome]] = Queue()
+        outcomes: dict[int, LoadOutcome] = {}
         with (
             ThreadPoolExecutor(PREPARED_AHEAD, "prepare") as preparing,
             ThreadPoolExecutor(AT_ONCE, "load") as loading,
         ):
-            prepared = [preparing.submit(self._prepare, request, ahead) for request in self._requests]
+            feeder = threading.Thread(target=self._feed, args=(preparing, ahead, prepared), name="loads-feed")
+            feeder.start()
             try:
                 self._spark = start_spark()
+                running = [loading.submit(self._finish_next, prepared, ahead, outcomes) for _ in self._requests]
+                for future in running:
+                    future.result()
             except BaseException:
                 self.stop()
-                for future in prepared:
-                    future.cancel()
-                for future in prepared:
-                    if not future.cancelled():
-                        _close(future)
+                for _ in range(len(self._requests) - len(outcomes) if self._spark is None else 0):
+                    _, load = prepared.get()
+                    if isinstance(load, TopicLoad):
+                        load.close()
+                    ahead.release()
                 raise
-            running = [
-                loading.submit(self._finish, request, future, ahead)
-                for request, future in zip(self._requests, prepared, strict=True)
-            ]
-            return [future.result() for future in running]
+            finally:
+                feeder.join()
+        return [outcomes[number] for number in range(len(self._requests))]
 
-    def _prepare(self, request: LoadRequest, ahead: threading.Semaphore) -> TopicLoad | LoadOutcome:
+    def _feed(
+        self,
+        pool: ThreadPoolExecutor,
+        ahead: threading.Semaphore,
+        prepared: Queue[tuple[int, TopicLoad | LoadOutcome]],
+    ) -> None:
+        """Begin to prepare each load, in order: what is ahead of Spark holds locks, and is limited."""
+        for number, request in enumerate(self._requests):
+            ahead.acquire()
+            pool.submit(lambda n=number, r=request: prepared.put((n, self._prepare(r))))  # type: ignore[misc]
+
+    def _prepare(self, request: LoadRequest) -> TopicLoad | LoadOutcome:
         began = time.monotonic()
-        while not ahead.acquire(timeout=0.1):
-            if self._stop.is_set():
-                break
         try:
-            if self._stop.is_set():
-                raise LoadFailed("stopped before it began")
             load = TopicLoad(request, self._brokers, self._files(request.target), on_wait=self._on_wait)
             self._loads.append(load)
+            if self._stop.is_set():
+                raise LoadFailed("stopped before it began")
             load.prepare()
         except Exception as error:  # noqa: BLE001 - one load's failure is its outcome
             return self._failed(request, error, began)
         return load
 
-    def _finish(
-        self, request: LoadRequest, future: Future[TopicLoad | LoadOutcome], ahead: threading.Semaphore
-    ) -> LoadOutcome:
-        began = time.monotonic()
-        prepared = future.result()
+    def _finish_next(
+        self,
+        queue: Queue[tuple[int, TopicLoad | LoadOutcome]],
+        ahead: threading.Semaphore,
+        outcomes: dict[int, LoadOutcome],
+    ) -> None:
+        number, prepared = queue.get()
         try:
-            if isinstance(prepared, LoadOutcome):
-                outcome = prepared
-            else:
-                assert self._spark is not None
-                if self._stop.is_set():
-                    raise LoadFailed("stopped before it began")
-                session = self._spark.newSession()
-                outcome = prepared.run(session, lambda: self._columns(session, request.topic))
-        except Exception as error:  # noqa: BLE001 - one load's failure is its outcome
-            outcome = self._failed(request, error, began)
+            outcome = self._finish(self._requests[number], prepared)
         finally:
             if isinstance(prepared, TopicLoad):
                 prepared.close()
             ahead.release()
+        outcomes[number] = outcome
         self._on_end(outcome)
-        return outcome
+
+    def _finish(self, request: LoadRequest, prepared: TopicLoad | LoadOutcome) -> LoadOutcome:
+        if isinstance(prepared, LoadOutcome):
+            return prepared
+        began = time.monotonic()
+        try:
+            assert self._spark is not None
+            if self._stop.is_set():
+                raise LoadFailed("stopped before it began")
+            session = self._spark.newSession()
+            session.sparkContext.addJobTag(self._tag)
+            return prepared.run(session, lambda: self._columns(session, request.topic))
+        except Exception as error:  # noqa: BLE001 - one load's failure is its outcome
+            return self._failed(request, error, began)
 
     def _columns(self, session: SparkSession, topic: str) -> KnownColumns:
         """The columns of a declared topic, found for it alone: another topic's mistake is not its own."""
@@ -158,18 +183,14 @@ def told_in_a_line() -> Iterator[None]:
     """Raise what a load can meet as PipelineFailed, with one line."""
     try:
         yield
+    except (SessionError, PipelineFailed):
+        raise
     except Exception as error:
         raise PipelineFailed(_reason(error)) from error
 
 
-def _close(future: Future[TopicLoad | LoadOutcome]) -> None:
-    prepared = future.result()
-    if isinstance(prepared, TopicLoad):
-        prepared.close()
-
-
 def _reason(error: Exception) -> str:
-    """One line about a failure. Raises the error if it is none that a load can meet."""
+    """One line about a failure, also about one that nobody foresaw."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -182,4 +203,6 @@ def _reason(error: Exception) -> str:
         return str(error)
     if isinstance(error, Py4JError | PySparkException | ConnectionError):
         return lost_jvm(JVM_LOST_SECONDS_MAX) or first_line(error)
-    raise error
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return f"unexpected {type(error).__name__}: {first_line(error)}"

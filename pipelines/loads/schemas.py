@@ -7,7 +7,7 @@ from typing import Any
 
 from headwater.pipelines.loads.errors import LoadError
 
-__all__ = ["check_schema", "schema_text"]
+__all__ = ["check_schema", "merged_schema", "schema_text"]
 
 
 def schema_text(schema: str) -> str:
@@ -31,6 +31,14 @@ def check_schema(before: str, now: str, *, merge: bool) -> None:
     new = [name for name in has if name not in had]
     if new and not merge:
         raise LoadError(f"the target has no column {new[0]}: add it with --merge-schema, or load into another target")
+
+
+def merged_schema(before: str, now: str) -> str:
+    """The columns of both, those of `before` first: what the files of a target have in all."""
+    had, has = json.loads(before), json.loads(now)
+    names = {field["name"] for field in had["fields"]}
+    had["fields"] += [field for field in has["fields"] if field["name"] not in names]
+    return json.dumps(had, sort_keys=True)
 
 
 def _fields(schema: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ commit. That is the commit's own part, by a step that never replaces what anothe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -92,8 +93,15 @@ class BrokerLock:
     ) -> None:
         self.release()
 
-    def acquire(self, wait_s: float = 0.0, on_wait: Callable[[LockHeldError], None] | None = None) -> None:
-        """Take the lock, waiting for another holder for at most `wait_s`; `on_wait` is called once, before the wait.
+    def acquire(
+        self,
+        wait_s: float = 0.0,
+        on_wait: Callable[[LockHeldError], None] | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take the lock, waiting for another holder for at most `wait_s`, or until `is_stopped`.
+
+        `on_wait` is called once, before the wait.
 
         Raises LockHeldError and LockUnavailableError.
         """
@@ -103,7 +111,7 @@ class BrokerLock:
             try:
                 self._try_to_acquire()
             except LockHeldError as held:
-                if time.monotonic() >= deadline_s:
+                if time.monotonic() >= deadline_s or is_stopped():
                     raise
                 if on_wait is not None and not told:
                     on_wait(held)
@@ -122,10 +130,11 @@ class BrokerLock:
             )
             try:
                 if not member.join():
-                    member.leave()
                     raise LockHeldError(self._what, self._holder())
                 self._fence.initialise()
             except BaseException:
+                with contextlib.suppress(ClientError):
+                    member.leave()  # else it would refuse the next one for the time of a session
                 cluster.close()
                 raise
         except ClientError as error:
@@ -200,8 +209,9 @@ class BrokerLock:
         """
         while not self._ended.wait(HEARTBEAT_S):
             try:
-                if not member.heartbeat() and not member.join():
-                    self.confirm()  # another leads
+                if not member.heartbeat():
+                    member.join()
+                    self.confirm()  # another may have led meanwhile, and have ended
                 if time.monotonic() - self._confirmed_s > CONFIRM_AT_LEAST_EVERY_S:
                     self.confirm()
             except (ClientError, LockUnavailableError):

@@ -327,6 +327,14 @@ def delta_marks(transaction: Any, prefix: str) -> dict[str, int]:
     return found
 
 
+def delta_property(transaction: Any, name: str) -> str | None:
+    """A table's property; None if it is not set, or without a table. Depends on `Metadata.configuration`."""
+    if transaction.readVersion() < 0:
+        return None
+    found = transaction.metadata().configuration().get(name)
+    return str(found.get()) if found.isDefined() else None
+
+
 def delta_schema(transaction: Any) -> str:
     """A table's columns as Spark's JSON; '' without a table. Depends on `Metadata.schemaString`."""
     return "" if transaction.readVersion() < 0 else str(transaction.metadata().schemaString())

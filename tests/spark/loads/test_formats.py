@@ -104,8 +104,42 @@ def test_partition_columns_are_folders_in_the_zone_that_is_asked_for(dock: Dock,
         rows = dock.read(str(target), form)
         assert rows.where("dt = '2012-12-31'").count() == 10
         assert rows.count() == 20
-    again = dock.load(str(target), format=form, partition_by=("carrier",))
-    assert again.outcome is LoadStatus.NOTHING_NEW
+    assert dock.load(str(target), format=form, partition_by=by, timezone="America/New_York").error == ""
+    again = dock.load(str(target), format=form, partition_by=by)
+    assert again.is_user_error
+    assert "from_utc_timestamp(" in again.error
+    assert "give the same --partition-by and --timezone" in again.error
+
+
+def test_a_partition_column_takes_no_column_of_the_rows(dock: Dock, tmp_path: Path) -> None:
+    (tmp_path / "flight.json").write_text('{"type": "object", "properties": {"Hour": {"type": "integer"}}}')
+    dock.create()
+    dock.produce([{"Hour": 23}], timestamp_ms=1_357_016_400_000)
+    refused = dock.load(f"{tmp_path}/lake", partition_by=("hour(_timestamp)",))
+    assert "the rows have a column Hour already; give the partition column another name" in refused.error
+    assert dock.load(f"{tmp_path}/lake", partition_by=("hour(_timestamp) AS h", "carrier_is")).is_user_error
+    assert dock.load(f"{tmp_path}/lake", partition_by=("hour(_timestamp) AS h",)).error == ""
+    [row] = dock.read(f"{tmp_path}/lake").collect()
+    assert (row.Hour, row.h) == (23, 5)
+
+
+def test_values_with_signs_and_text_that_is_no_time_have_folders(dock: Dock, tmp_path: Path) -> None:
+    dock.create()
+    values = ["A/B", "50%", "x=y", "2013-13-45", "2013-01-02"]
+    dock.produce([{"n": 1, "carrier": value} for value in values])
+    for form in ("parquet", "avro"):
+        target = tmp_path / form
+        outcome = dock.load(f"file://{target}", format=form, partition_by=("carrier", "date(carrier)"))
+        assert outcome.error == ""
+        null = "dt=__HIVE_DEFAULT_PARTITION__"
+        assert {str(path.parent.relative_to(target)) for path in visible(target)} == {
+            f"carrier=A%2FB/{null}",
+            f"carrier=50%25/{null}",
+            f"carrier=x%3Dy/{null}",
+            f"carrier=2013-13-45/{null}",
+            "carrier=2013-01-02/dt=2013-01-02",
+        }
+    assert sorted(row.carrier for row in dock.read(f"{tmp_path}/parquet").collect()) == sorted(values)
 
 
 def test_a_large_partition_is_split_and_small_ones_share_a_file(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
+from headwater.pipelines.file_systems.file_system import FileSystemError
 from headwater.pipelines.file_systems.opening import file_system
 from headwater.pipelines.loads import file_target, loader
 from headwater.pipelines.loads.file_target import FileTarget
 from headwater.pipelines.loads.loader import TopicLoad
-from headwater.pipelines.loads.records import LoadRecords
+from headwater.pipelines.loads.records import Commit, LoadRecords
 from headwater.pipelines.loads.request import LoadOutcome, LoadStatus
 from headwater.pipelines.loads.target import Writing
 from headwater.pipelines.loads.verification import TargetVerification, verify
@@ -225,6 +227,93 @@ def test_a_driver_that_ends_anywhere_is_repeated(
     assert not (tmp_path / "lake" / "_headwater" / "staged").exists()
 
 
+def test_a_commit_whose_answer_is_lost_is_carried_out_by_the_next(
+    dock: Dock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dock.create()
+    dock.produce(numbers(20))
+    target = f"{tmp_path}/lake"
+    original = LoadRecords.create_commit
+
+    def lost(self: LoadRecords, commit: Commit) -> bool:
+        original(self, commit)
+        raise FileSystemError("the NameNode went down")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LoadRecords, "create_commit", lost)
+        assert dock.load(target, load_id="a").error == "the NameNode went down"
+    assert dock.load(target, load_id="a").outcome is LoadStatus.ALREADY_LOADED
+    assert dock.offsets(target) == whole(2, 10)
+
+
+def test_a_driver_that_wakes_after_its_commit_leaves_the_next_ones_files(
+    dock: Dock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It froze between its commit and the renames; the next driver has carried them out, and is writing."""
+    dock.create()
+    dock.produce(numbers(20))
+    target = f"{tmp_path}/lake"
+    original, before = FileTarget._carry_out, TopicLoad._before_commit
+    first: list[tuple[FileTarget, Commit]] = []
+
+    def freezes(self: FileTarget, commit: Commit) -> None:
+        if not first:
+            first.append((self, commit))
+            raise EndedError
+        original(self, commit)
+
+    def wakes(self: TopicLoad) -> None:
+        before(self)
+        zombie, commit = first[0]
+        original(zombie, commit)
+        for name in (*zombie._left_over, "its own attempt"):
+            zombie._remove(f"{target}/_headwater/staged/{name}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileTarget, "_carry_out", freezes)
+        with pytest.raises(EndedError):
+            dock.load(target)
+        dock.produce(numbers(10))
+        patched.setattr(TopicLoad, "_before_commit", wakes)
+        assert dock.load(target).error == ""
+    assert dock.offsets(target) == whole(2, 15)
+
+
+def test_a_written_range_that_retention_has_cut_is_a_gap(
+    dock: Dock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dock.create()
+    dock.produce(numbers(20))
+    target = f"{tmp_path}/lake"
+    with monkeypatch.context() as patched:
+        kill_at(patched, FileTarget, "write")
+        with pytest.raises(EndedError):
+            dock.load(target, load_id="a")
+    dock.delete_records({0: 4})
+    assert "4 offsets of" in dock.load(target, load_id="a").error
+    rest = dock.load(target, load_id="a", on_gap="record")
+    assert rest.manifest is not None
+    assert (rest.manifest.rows, rest.manifest.plan.gaps) == (16, {0: ((0, 4),)})
+
+
+def test_what_was_tried_first_does_not_bind_an_empty_target(dock: Dock, tmp_path: Path) -> None:
+    dock.create()
+    dock.produce(numbers(4))
+    assert "lies in the future" in dock.load(f"{tmp_path}/lake", format="delta", until="2100-01-01").error
+    assert dock.load(f"{tmp_path}/lake", format="parquet").error == ""
+    assert "holds parquet: give --format parquet" in dock.load(f"{tmp_path}/lake", format="delta").error
+
+
+def test_a_table_that_would_forget_its_loads_is_refused(dock: Dock, tmp_path: Path) -> None:
+    dock.create()
+    dock.produce(numbers(4))
+    target = f"{tmp_path}/lake"
+    assert dock.load(target, format="delta").error == ""
+    name = "delta.setTransactionRetentionDuration"
+    dock.spark.sql(f"ALTER TABLE delta.`{target}` SET TBLPROPERTIES ('{name}' = 'interval 1 day')")
+    assert f"the table has the property {name} = interval 1 day" in dock.load(target, format="delta").error
+
+
 def test_another_load_carries_out_what_the_first_committed(
     dock: Dock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +399,28 @@ def test_a_second_load_waits_or_names_the_first(dock: Dock, tmp_path: Path, monk
     assert dock.load(target).outcome is LoadStatus.LOADED
     assert not seconds[0].is_user_error
     assert f"the target {target} is held by load of {dock.topic} (machine " in seconds[0].error
+
+
+def test_many_loads_at_once_end(dock: Dock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than are prepared ahead, each slower to prepare than to run; and one that nobody foresaw."""
+    ran: list[str] = []
+
+    def prepare(self: TopicLoad) -> None:
+        time.sleep(0.01)
+        if self.request.topic == "t7":
+            raise ZeroDivisionError("nobody foresaw it")
+
+    def run(self: TopicLoad, *_: Any) -> LoadOutcome:
+        ran.append(self.request.topic)
+        return LoadOutcome(self.request.topic, self.request.target, LoadStatus.NOTHING_NEW)
+
+    monkeypatch.setattr(TopicLoad, "prepare", prepare)
+    monkeypatch.setattr(TopicLoad, "run", run)
+    names = [f"t{number}" for number in range(400)]
+    outcomes = dock.run(f"{tmp_path}/{{topic}}", *names, json_values=False).run(lambda: dock.spark)
+    assert [outcome.topic for outcome in outcomes] == names
+    assert sorted(ran) == sorted(set(names) - {"t7"})
+    assert outcomes[7].error == "unexpected ZeroDivisionError: nobody foresaw it"
 
 
 def test_a_stopped_run_commits_nothing(dock: Dock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -42,6 +43,17 @@ def until_signal(run: LoadRun, start_spark: Callable[[], SparkSession], *, end_w
 
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     caller = os.getppid()
+    ended = threading.Event()
+
+    def watch_caller() -> None:
+        while not ended.wait(_LOOK_S):
+            if os.getppid() != caller:
+                received.append(signal.SIGTERM)
+                run.stop()
+                return
+
+    if end_with_caller:
+        threading.Thread(target=watch_caller, name="caller", daemon=True).start()
     session: Future[SparkSession] = Future()
     install()
     try:
@@ -53,11 +65,12 @@ def until_signal(run: LoadRun, start_spark: Callable[[], SparkSession], *, end_w
                 session.set_exception(error)
             install()
             while not wait_for([running], _LOOK_S).done:
-                if received or (end_with_caller and os.getppid() != caller):
+                if received:
                     run.stop()
                     break
             outcomes = running.result()
     finally:
+        ended.set()
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(number, handler)
     if received and any(outcome.error for outcome in outcomes):

@@ -137,7 +137,7 @@ def test_a_tables_marks_say_what_it_has(loads: list[Ranges]) -> None:
     for sequence, wanted in enumerate(loads, 1):
         new = minus(wanted, state.coverage)
         marks |= marks_of("id", sequence, state, new)
-        state = TargetState(joined(state.coverage, new), chain_after(state.chain_ends, new))
+        state = TargetState(joined(state.coverage, new), chain_after(state, new))
         assert TableLoads.of(marks, "id") == TableLoads(sequence, state)
 
 
