@@ -116,19 +116,19 @@ class TopicLoad:
         if found is None:
             self._require_new()
             found = self._records.describe(self._own_description(uuid.uuid4().hex, log))
-        if self._records.planned():
+        if self._records.has_loads():
             self._require_fit(found, log)
         return found
 
     def _settle_description(self, log: LogState) -> None:
-        """Under the lock: a target in which nothing was planned yet is this load's, whatever was tried before."""
+        """Under the lock: a target in which nothing was loaded yet is this load's, whatever was tried before."""
         found = self._records.description()
         if found is None:
             raise LoadFailed(f"{self.request.target} was removed while its load began")
         own = self._own_description(found.lock_id, log)
         if found == own:
             return
-        if self._records.planned():
+        if self._records.has_loads():
             self._require_fit(found, log)
         self._records.replace_description(own)
 
@@ -244,6 +244,10 @@ class TopicLoad:
 
     def _checked(self, written: LoadPlan, log: LogState, loaded: TargetState) -> LoadPlan:
         """A plan that was written down, as far as it can still be carried out. Raises LoadError."""
+        if written.topic_id != log.topic_id:
+            raise LoadError(
+                f"{written.id} was planned for topic {written.topic} (id {written.topic_id}): use another --id"
+            )
         rest = minus(written.covered, loaded.coverage)
         if not rest:
             return written

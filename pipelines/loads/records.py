@@ -73,7 +73,7 @@ class LoadRecords:
         return found
 
     def replace_description(self, description: TargetDescription) -> None:
-        """Describe a target in which nothing was planned yet. The caller holds its lock."""
+        """Describe a target in which nothing was loaded yet. The caller holds its lock."""
         self.files.replace(join(self.folder, "target.json"), description.encode())
 
     # -- plans -------------------------------------------------------------------------------------------------------
@@ -163,6 +163,10 @@ class LoadRecords:
         if data is None:
             raise LoadError(f"{path} is gone while it was read")
         return Manifest.decode(data, path)
+
+    def has_loads(self) -> bool:
+        """Whether anything was loaded into the target."""
+        return bool(self.last_sequence() or self.files.list(join(self.folder, "manifests")))
 
     def has_manifest(self, manifest: Manifest) -> bool:
         """Whether a manifest is written."""
