@@ -30,24 +30,28 @@ class PublishState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PublishProgress:
-    """The state of a publish: `done` of `parts` transactions are committed; `rows` of the whole."""
+    """The state of a publish: `done` of `parts` transactions are committed; `rows` and `division` of the whole.
+
+    `division` is a hash of which rows each transaction has (`record_frames.Division`).
+    """
 
     state: PublishState
     done: int
     parts: int
     rows: int
+    division: str = ""
 
 
-def batch_of(name: str, part: int, parts: int, rows: int) -> Batch:
+def batch_of(name: str, part: int, parts: int, rows: int, division: str = "") -> Batch:
     """The fence of one transaction of a publish; parts count from 0."""
-    return Batch(name, part, ({"parts": parts, "rows": rows},))
+    return Batch(name, part, ({"parts": parts, "rows": rows, "division": division},))
 
 
 def state_of(last: Batch | None, name: str, given_id: str | None) -> PublishProgress:
     """What is to be done, by the last committed transaction. Raises PublishRefused if an id names another publish.
 
-    >>> state_of(None, "a", None).state, state_of(batch_of("a", 1, 2, 9), "a", None)
-    (<PublishState.BEGIN: 'begin'>, PublishProgress(state=<PublishState.FINISHED: 'finished'>, done=2, parts=2, rows=9))
+    >>> state_of(None, "a", None).state, state_of(batch_of("a", 1, 2, 9), "a", None).state
+    (<PublishState.BEGIN: 'begin'>, <PublishState.FINISHED: 'finished'>)
     """
     if last is None:
         return PublishProgress(PublishState.BEGIN, 0, 0, 0)
@@ -59,14 +63,15 @@ def state_of(last: Batch | None, name: str, given_id: str | None) -> PublishProg
         )
     try:
         [told] = last.end_offsets
-        parts, rows = int(told["parts"]), int(told["rows"])
+        parts, rows, division = int(told["parts"]), int(told["rows"]), str(told["division"])
     except (KeyError, TypeError, ValueError):
         raise PublishRefused(
             "the record of this publish in the topic of fences cannot be read; if a later release of headwater wrote "
             "it, run that one"
         ) from None
     done = last.number + 1
-    return PublishProgress(PublishState.FINISHED if done >= parts else PublishState.CONTINUE, done, parts, rows)
+    state = PublishState.FINISHED if done >= parts else PublishState.CONTINUE
+    return PublishProgress(state, done, parts, rows, division)
 
 
 @dataclass(frozen=True, slots=True)

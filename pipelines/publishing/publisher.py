@@ -33,7 +33,7 @@ from headwater.pipelines.publishing.contents import (
 from headwater.pipelines.publishing.errors import PublishFailed, PublishRefused
 from headwater.pipelines.publishing.opened_source import OpenedSource, open_source
 from headwater.pipelines.publishing.progress_marks import LastPublish, PublishProgress, PublishState, batch_of, state_of
-from headwater.pipelines.publishing.record_frames import RecordFrames
+from headwater.pipelines.publishing.record_frames import Division, RecordFrames
 from headwater.pipelines.publishing.row_faults import find_fault
 from headwater.pipelines.publishing.transaction_size import DEFAULT_TIMEOUT_MS, parts_needed, rows_limit
 from headwater.pipelines.sinks.exactly_once.encoding_check import check_encoding
@@ -125,7 +125,7 @@ def publish(
         source = open_source(spark, declared.loaded, request, watching.reading)
         encoding = declared.encoding(spark, source.rows, brokers)
         frames = RecordFrames(source.rows, source.removed, declared.sink, encoding, request.order_by)
-        _check_frames(frames)
+        _check_frames(frames, is_split=request.is_split)
         on_step("opened")
         try:
             run = _Publish(request, source, frames, _records(request, encoding, topic_id), options, cluster)
@@ -180,7 +180,7 @@ class _Publish:
         if progress.state is PublishState.BEGIN:
             self._refuse_interrupted()
         watching.phase("checking")
-        counts, parts = self._counts(progress)
+        division, parts = self._division(progress)
         if parts > 1:
             # A row that does not fit must be found before the first transaction is committed.
             for part in range(progress.done, parts):
@@ -190,10 +190,10 @@ class _Publish:
         watching.phase("publishing")
         written = 0
         for part in range(progress.done, parts):
-            with watching.sending(counts[part], part, parts):
-                self._write(part, parts, counts, on_step)
-            written += counts[part]
-        return self._published(sum(counts), parts, written)
+            with watching.sending(division.counts[part], part, parts):
+                self._write(part, parts, division, on_step)
+            written += division.counts[part]
+        return self._published(division.rows, parts, written)
 
     def _published(self, rows: int, parts: int, written: int) -> Published:
         return Published(
@@ -223,30 +223,31 @@ class _Publish:
             "contents back and repeat it, or give it up by --abandon"
         )
 
-    def _counts(self, progress: PublishProgress) -> tuple[list[int], int]:
-        """The records of each transaction. A publish that continues keeps the number of its transactions."""
+    def _division(self, progress: PublishProgress) -> tuple[Division, int]:
+        """The records of each transaction, and their number, which a publish that continues keeps."""
         with self._misfits_named():
             if progress.state is PublishState.CONTINUE:
                 parts = progress.parts
-                counts = self._frames.counts(parts)
-                if sum(counts) != progress.rows:
+                division = self._frames.division(parts)
+                if division.digest != progress.division or division.rows != progress.rows:
                     raise PublishRefused(
-                        f"the source has {sum(counts):,} rows now and had {progress.rows:,} when its publish began: an "
-                        "expression of the key gives other results; give the publish up by --id with another name"
+                        f"the {division.rows:,} rows are divided otherwise than the {progress.rows:,} were when this "
+                        f"publish began, of which {progress.done} of {parts} transactions are written: the key gives "
+                        "other results now; give this publish up by --abandon and --id with another name"
                     )
-                return counts, parts
-            [rows] = self._frames.counts(1)
-            limit = rows_limit(rows, self._source.size, self._timeout_ms, self._request.transaction_rows)
-            parts = parts_needed(rows, limit, is_split=self._request.is_split, timeout_ms=self._timeout_ms)
-            return (self._frames.counts(parts) if parts > 1 else [rows]), parts
+                return division, parts
+            whole = self._frames.division(1)
+            limit = rows_limit(whole.rows, self._source.size, self._timeout_ms, self._request.transaction_rows)
+            parts = parts_needed(whole.rows, limit, is_split=self._request.is_split, timeout_ms=self._timeout_ms)
+            return (self._frames.division(parts) if parts > 1 else whole), parts
 
-    def _write(self, part: int, parts: int, counts: list[int], on_step: OnStep) -> None:
-        batch = batch_of(self._name, part, parts, sum(counts))
+    def _write(self, part: int, parts: int, division: Division, on_step: OnStep) -> None:
+        batch = batch_of(self._name, part, parts, division.rows, division.digest)
         mark = LastPublish(self._name, self._owner.transactional_id, part, parts)
         output = TopicRecords(
             self._request.topic,
             self._frames.records(part, parts),
-            counts[part],
+            division.counts[part],
             self._request.compression,
             self._message_bytes_max,
         )
@@ -319,14 +320,20 @@ def _records(request: PublishRequest, encoding: Encoding, topic_id: str) -> Reco
     return Records(topic_id, request.key, request.value, request.timestamp, headers, formats, reading)
 
 
-def _check_frames(frames: RecordFrames) -> None:
+def _check_frames(frames: RecordFrames, *, is_split: bool) -> None:
     """Refuse what can be known to fail. Raises PublishRefused."""
     from pyspark.errors import PySparkException
 
     try:
         frames.records().schema  # noqa: B018 - analysed here, with --order-by
+        changing = frames.changing_key() if is_split else None
     except PySparkException as error:
         raise PublishRefused(f"Spark refuses an expression: {first_line(error)}") from None
+    if changing is not None:
+        raise PublishRefused(
+            f"--key {frames.sink.key}: {changing} gives other results in each run, and a split publish that was "
+            "interrupted would continue with other rows; make the key of the rows' own columns"
+        )
     if frames.sink.key is None and frames.has_removed():
         raise PublishRefused("the later version lacks rows of the earlier: only --key can say which records they were")
     if frames.removed_without_key():

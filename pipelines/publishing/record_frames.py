@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.formats import data_columns
 from headwater.pipelines.sinks import topic as topic_sink
+from headwater.pipelines.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -16,10 +20,30 @@ if TYPE_CHECKING:
     from headwater.pipelines.definition import TopicSink
     from headwater.pipelines.formats.topic_encoding import Encoding
 
-__all__ = ["RecordFrames", "order_column"]
+__all__ = ["Division", "RecordFrames", "changing_expression", "order_column"]
 
 _DESCENDING: Final = re.compile(r"\s+(asc|desc)\s*$", re.IGNORECASE)
 _PART: Final = "_headwater_part"
+_HASH: Final = "_headwater_hash"
+_DIGEST_LENGTH: Final = 32
+#: Catalyst's expressions of the time, the user and the catalog are deterministic to it: within one query they are.
+_OF_THE_MOMENT: Final = re.compile(r"Current\w+|Now|LocalTimestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How records are divided into transactions: the number of each, and a hash of which rows each has.
+
+    The hash is the same in whatever order the rows are read. It is empty for one transaction.
+    """
+
+    counts: tuple[int, ...]
+    digest: str = ""
+
+    @property
+    def rows(self) -> int:
+        """The records of all transactions."""
+        return sum(self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +74,24 @@ class RecordFrames:
         made = topic_sink.records(removed, as_tombstones, self.encoding).dropDuplicates(["key"])
         return written.unionAll(made.join(written.select("key"), "key", "left_anti").select(*written.columns))
 
-    def counts(self, parts: int) -> list[int]:
-        """The number of records of each transaction."""
-        if parts == 1 or self.removed is not None:
-            return [self._count(part, parts) for part in range(parts)]
-        found = self.rows.select(self._part_of(self.rows, parts).alias(_PART)).groupBy(_PART).count().collect()
-        by_part = {int(row[0]): int(row[1]) for row in found}
-        return [by_part.get(part, 0) for part in range(parts)]
+    def division(self, parts: int) -> Division:
+        """How the records are divided into transactions."""
+        if parts == 1:
+            return Division((self._count(),))
+        added = self._hashes(self.rows, parts)
+        if self.removed is None:
+            counts = tuple(added.get(part, (0, 0))[0] for part in range(parts))
+            return Division(counts, _digest([added]))
+        counts = tuple(self.records(part, parts).count() for part in range(parts))
+        return Division(counts, _digest([added, self._hashes(self.removed, parts)]))
+
+    def changing_key(self) -> str | None:
+        """The expression of the key that gives other results when it is computed again; None without one."""
+        if self.sink.key is None:
+            return None
+        from pyspark.sql import functions as f
+
+        return changing_expression(jvm.expressions(self.rows.select(f.expr(self.sink.key))))
 
     def has_removed(self) -> bool:
         """Whether any row was removed."""
@@ -70,10 +105,17 @@ class RecordFrames:
 
         return not self.removed.where(f.expr(self.sink.key).isNull()).isEmpty()
 
-    def _count(self, part: int, parts: int) -> int:
-        if self.removed is None:
-            return self.rows.count()
-        return self.records(part, parts).count()
+    def _count(self) -> int:
+        return self.rows.count() if self.removed is None else self.records().count()
+
+    def _hashes(self, rows: DataFrame, parts: int) -> dict[int, tuple[int, int]]:
+        """The number of rows of each transaction, and the sum of hashes of the rows and their keys."""
+        from pyspark.sql import functions as f
+
+        key, whole = self._key_and_row(rows)
+        hashed = f.xxhash64(key, whole).cast("decimal(20,0)")
+        found = rows.select(self._part_of(rows, parts).alias(_PART), hashed.alias(_HASH)).groupBy(_PART)
+        return {int(row[0]): (int(row[1]), int(row[2])) for row in found.agg(f.count("*"), f.sum(_HASH)).collect()}
 
     def _of_part(self, rows: DataFrame, part: int, parts: int) -> DataFrame:
         return rows if parts == 1 else rows.where(self._part_of(rows, parts) == part)
@@ -81,9 +123,15 @@ class RecordFrames:
     def _part_of(self, rows: DataFrame, parts: int) -> Column:
         from pyspark.sql import functions as f
 
+        return f.pmod(f.xxhash64(f.coalesce(*self._key_and_row(rows))), f.lit(parts)).cast("int")
+
+    def _key_and_row(self, rows: DataFrame) -> tuple[Column, Column]:
+        """A row's key, and the whole row, as text."""
+        from pyspark.sql import functions as f
+
         whole = f.to_json(f.struct(*(f.col(f"`{name}`") for name in data_columns(rows))))
-        key = f.expr(self.sink.key).cast("string") if self.sink.key is not None else f.lit(None).cast("string")
-        return f.pmod(f.xxhash64(f.coalesce(key, whole)), f.lit(parts)).cast("int")
+        key = f.expr(self.sink.key) if self.sink.key is not None else f.lit(None)
+        return key.cast("string"), whole
 
     def _ordered(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
@@ -92,6 +140,25 @@ class RecordFrames:
             return rows
         assert self.sink.key is not None
         return rows.repartition(f.expr(self.sink.key)).sortWithinPartitions(*map(order_column, self.order_by))
+
+
+def changing_expression(expressions: Iterable[tuple[str, bool]]) -> str | None:
+    """The first of some expressions that gives other results in another run; None without one.
+
+    Each is Catalyst's name of it, and whether Catalyst takes it for deterministic.
+
+    >>> changing_expression([("Concat", True), ("CurrentDate", True)]), changing_expression([("Cast", True)])
+    ('CurrentDate', None)
+    """
+    for name, is_deterministic in expressions:
+        if not is_deterministic or _OF_THE_MOMENT.fullmatch(name):
+            return name
+    return None
+
+
+def _digest(hashes: list[dict[int, tuple[int, int]]]) -> str:
+    """A hash of the numbers and hashes of all transactions."""
+    return hashlib.sha256(json.dumps([sorted(one.items()) for one in hashes]).encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def order_column(text: str) -> Column:

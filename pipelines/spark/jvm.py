@@ -65,6 +65,24 @@ def analyzed_plan(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
 
 
+def expressions(frame: DataFrame) -> Iterator[tuple[str, bool]]:
+    """The expressions of a frame's topmost operator, innermost first: the class, and whether it is deterministic.
+
+    An expression is not deterministic if one within it is not. Depends on `QueryPlan.expressions`,
+    `Expression.deterministic` and `TreeNode.children`.
+    """
+
+    def below(of: Any) -> Iterator[tuple[str, bool]]:
+        children = of.children()
+        for position in range(children.size()):
+            yield from below(children.apply(position))
+        yield str(of.getClass().getSimpleName()), bool(of.deterministic())
+
+    top = analyzed_plan(frame).expressions()
+    for position in range(top.size()):
+        yield from below(top.apply(position))
+
+
 def physical_plan_text(frame: DataFrame) -> str:
     """A frame's physical plan as text: `QueryExecution.executedPlan`, with the names of Spark's nodes."""
     return str(frame._jdf.queryExecution().executedPlan().toString())

@@ -289,6 +289,55 @@ def test_a_split_publish_that_was_interrupted_continues_and_refuses_another_sour
     assert publishing(folder, topic).written == ROWS, "a finished publish leaves the next one free"
 
 
+def stop_after(committed: int) -> OnStep:
+    """A process that ends after some of its transactions."""
+    seen = 0
+
+    def stop(step: str) -> None:
+        nonlocal seen
+        seen += step == "committed"
+        if seen == committed:
+            raise Killed
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("key", "changing"),
+    [
+        ("concat(id, current_date())", "CurrentDate"),
+        ("date_format(now(), 'yyyy') || id", "Now"),
+        ("id + unix_timestamp()", "CurrentTimestamp"),
+        ("id + rand()", "Rand"),
+        ("spark_partition_id()", "SparkPartitionID"),
+        ("monotonically_increasing_id()", "MonotonicallyIncreasingID"),
+        ("uuid()", "Uuid"),
+    ],
+)
+def test_a_key_that_changes_from_run_to_run_cannot_split_a_publish(
+    key: str, changing: str, publishing: Publishing, lab: Lab
+) -> None:
+    folder = write_files(publishing.folder / "in", "parquet")
+    with pytest.raises(PublishRefused, match=f"{changing} gives other results in each run"):
+        publishing(folder, publishing.topic("changing-key"), key=key, is_split=True, transaction_rows=200)
+
+
+def test_a_split_publish_whose_rows_would_be_divided_otherwise_is_refused(publishing: Publishing, lab: Lab) -> None:
+    topic = publishing.topic("moved")
+    folder = write_files(publishing.folder / "in", "parquet")
+    split: dict[str, Any] = {"is_split": True, "transaction_rows": 200, "key": "concat(_metadata.file_path, id)"}
+    with pytest.raises(Killed):
+        publishing(folder, topic, stop_after(1), **split)
+    partly = len(lab.read(topic))
+    moved = folder.rename(publishing.folder / "moved")
+    with pytest.raises(PublishRefused, match=r"are divided otherwise.*1 of 3 transactions are written"):
+        publishing(moved, topic, **split)
+    assert len(lab.read(topic)) == partly
+    moved.rename(folder)
+    publishing(folder, topic, **split)
+    assert rows_of(lab.read(topic)) == expected(0, ROWS)
+
+
 def test_an_interrupted_publish_can_be_given_up(publishing: Publishing, lab: Lab) -> None:
     topic = publishing.topic("given-up")
     folder = write_files(publishing.folder / "in", "json")

@@ -9,8 +9,9 @@ from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, Fen
 
 def test_a_publish_begins_continues_and_is_finished() -> None:
     assert state_of(None, "a", None).state is PublishState.BEGIN
-    half = state_of(batch_of("a", 0, 3, 90), "a", None)
+    half = state_of(batch_of("a", 0, 3, 90, "d1"), "a", None)
     assert (half.state, half.done, half.parts, half.rows) == (PublishState.CONTINUE, 1, 3, 90)
+    assert half.division == "d1", "which rows each transaction has is compared when it continues"
     assert state_of(batch_of("a", 2, 3, 90), "a", None).state is PublishState.FINISHED
     assert state_of(batch_of("a", 0, 1, 0), "a", "own").state is PublishState.FINISHED
 
