@@ -28,6 +28,10 @@ java:
 demo: java venv ## Start Headwater, run 336,776 real flights through it and show the result
 	@$(BIN)/headwater demo
 
+.PHONY: airflow
+airflow: java venv ## Start Airflow with our DAGs on a small demo, for a look in the browser
+	@$(BIN)/python -m tests.airflow.demo
+
 .PHONY: test
 test: java venv ## Everything: `make check`, all examples of properties, the tests that start brokers, Spark and other processes
 	@$(MAKE) --no-print-directory check

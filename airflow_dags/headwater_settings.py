@@ -252,6 +252,16 @@ def settings_of(document: Any) -> Settings:
             raise SettingsError(f"{each.name}: topics: name at least one")
         if len(each.topics) > 1 and "{topic}" not in each.to:
             raise SettingsError(f"{each.name}: to: several topics need {{topic}} in the URL")
+    owners: dict[str, str] = {}
+    for each in targets:
+        for topic in each.topics:
+            target = each.to.replace("{topic}", topic).rstrip("/")
+            if target in owners:
+                raise SettingsError(
+                    f"{each.name}: to: {target} is a target of {owners[target]} already; "
+                    "a target has one entry, for its pool and its asset"
+                )
+            owners[target] = each.name
     for load in found.loads:
         if (
             load.maintenance is not None

@@ -24,7 +24,10 @@ DAGS = ROOT / "airflow_dags"
 CONNECTION = "headwater_kafka"
 SERVICES = (["api-server"], ["scheduler", "--skip-serve-logs"], ["dag-processor"], ["triggerer", "--skip-serve-logs"])
 START_S = 120
-STOP_S = 30
+#: Afterwards what is left of them is killed: they have nothing to save.
+STOP_S = 10
+#: SQLite has one writer at a time, and the services are four.
+DATABASE_WAIT_S = 60
 
 
 def airflow_python() -> str:
@@ -75,7 +78,7 @@ class AirflowHome:
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.port}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db?timeout={DATABASE_WAIT_S}",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{self.port}",
@@ -185,12 +188,13 @@ class AirflowHome:
         """End the services and what they started."""
         for service in self._services:
             service.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
         for service in self._services:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                service.wait(STOP_S)
+                service.wait(max(deadline - time.monotonic(), 0))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(service.pid, signal.SIGKILL)
-            service.wait(STOP_S)
+            service.wait()
         self._services.clear()
 
 
@@ -200,7 +204,7 @@ def wait_until(holds: Any, seconds: float, what: Any) -> Any:
     while time.monotonic() < deadline:
         if found := holds():
             return found
-        time.sleep(0.25)
+        time.sleep(0.5)
     raise RuntimeError(f"waited {seconds} s in vain: {what()}")
 
 

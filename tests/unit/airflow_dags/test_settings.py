@@ -58,6 +58,7 @@ def test_what_entries_say_about_each_other_is_checked() -> None:
     for document, message in (
         ({"loads": [LOAD, LOAD]}, "'hourly' is given twice"),
         ({"loads": [LOAD], "publish": [publish | {"after": ["hourli"]}]}, "no load 'hourli'; did you mean 'hourly'?"),
+        ({"loads": [LOAD, LOAD | {"name": "daily"}]}, "daily: to: /lake/a is a target of hourly already"),
         ({"publish": [publish]}, "give either after or schedule"),
         ({"loads": [{"name": "x"}]}, "topics is missing"),
         ([], "must be a mapping"),

@@ -1,0 +1,116 @@
+"""Airflow's services for real, once: an event starts a run, whose task is killed and tried again; then a backfill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.airflow_home import CONNECTION, AirflowHome, group_members, processes_with, wait_until
+from tests.airflow.conftest import MakeHome, Write
+from tests.conftest import TopicFactory
+from tests.end_to_end.delta_log import delta_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+HOUR_MS = 3_600_000
+#: For a task on a busy machine: Spark starts, and Airflow waits for its heartbeats.
+RUN_S = 400
+
+
+def text(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()
+
+
+def runs_of(home: AirflowHome, dag: str, state: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = home.api("GET", f"/dags/{dag}/dagRuns?state={state}")["dag_runs"]
+    return found
+
+
+def loading(target: Path) -> list[int]:
+    """The processes of `headwater load` into a target, once their JVM runs."""
+    commands = [pid for pid, line in processes_with(str(target)).items() if "headwater" in line and "load" in line]
+    groups = {pid: group_members(os.getpgid(pid)) for pid in commands}
+    return [pid for pid, members in groups.items() if any(is_java(member) for member in members)]
+
+
+def is_java(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name == "java"
+    except OSError:
+        return False
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_an_event_starts_a_run_that_outlives_its_tasks_death_and_a_backfill_waits_for_its_turn(
+    make_home: MakeHome, new_topic: TopicFactory, write: Write, tmp_path: Path, hour_ms: int
+) -> None:
+    watched, flights, weather = new_topic(1), new_topic(2), new_topic(1)
+    live, hours = tmp_path / "live", tmp_path / "hours"
+    home = make_home(
+        {
+            "connection": CONNECTION,
+            "events": [
+                {
+                    "name": "live", "watch": watched, "topics": [flights], "to": str(live), "connection": CONNECTION,
+                    "retry_delay_s": 1, "poll_s": 1,
+                }
+            ],
+            "loads": [
+                {
+                    "name": "hourly", "topics": [flights, weather], "to": f"{hours}/{{topic}}",
+                    "start": text(hour_ms), "idle_s": 0.1,
+                }
+            ],
+        }
+    )  # fmt: skip
+    home.prepare()
+    write(flights, [(number % 2, hour_ms + number * HOUR_MS // 10) for number in range(20)])
+    write(weather, [(0, hour_ms + number) for number in range(5)])
+    home.start()
+    event, hourly = "headwater_event_live", "headwater_load_hourly"
+    wait_until(lambda: len(home.api("GET", "/dags")["dags"]) == 2, RUN_S, lambda: home.log("dag-processor"))
+    home.api("PATCH", f"/dags/{event}", {"is_paused": False})
+
+    write(watched, [(0, hour_ms)])
+    [command] = wait_until(lambda: loading(live), RUN_S, lambda: home.log("triggerer") + home.log("scheduler"))
+    group = os.getpgid(command)
+    os.kill(parent_of(command), signal.SIGKILL)
+    wait_until(lambda: not group_members(group), RUN_S, lambda: "the killed task's command or its JVM is still there")
+
+    [run] = wait_until(lambda: runs_of(home, event, "success"), RUN_S, lambda: home.log("scheduler"))
+    tasks = home.api("GET", f"/dags/{event}/dagRuns/{run['dag_run_id']}/taskInstances")["task_instances"]
+    assert {task["task_id"]: (task["state"], task["try_number"]) for task in tasks} == {
+        "load": ("success", 2), "check": ("success", 1)
+    }  # fmt: skip
+    assert sorted((row["partition"], row["offset"]) for row in delta_rows(live)) == [
+        (partition, offset) for partition in range(2) for offset in range(10)
+    ]
+    [happened] = [each for each in home.api("GET", "/assets/events")["asset_events"] if "payload" in each["extra"]]
+    assert happened["extra"]["payload"] == {"topic": watched, "partition": 0, "offset": 0, "timestamp_ms": hour_ms}
+
+    # The later hour first: the earlier one ends where that one starts.
+    dates = {"from_date": text(hour_ms), "to_date": text(hour_ms + HOUR_MS)}
+    home.api("POST", "/backfills", {"dag_id": hourly, "run_backwards": True, **dates})
+    home.api("PATCH", f"/dags/{hourly}", {"is_paused": False})
+
+    def backfilled() -> bool:
+        found: int = sum(run["run_type"] == "backfill" for run in runs_of(home, hourly, "success"))
+        return found == 2
+
+    wait_until(backfilled, RUN_S, lambda: home.log("scheduler"))
+    written = {topic: hours / topic / "_headwater" / "manifests" for topic in (flights, weather)}
+    manifests = [json.loads(path.read_text()) for path in written[flights].iterdir()]
+    halves = [[[0, 5]], [[5, 10]]]
+    wanted = {text(hour_ms + hour * HOUR_MS): {"0": halves[hour], "1": halves[hour]} for hour in (0, 1)}
+    assert {each["from"]: each["offsets"] for each in manifests} == wanted
+    [only] = [json.loads(path.read_text()) for path in written[weather].iterdir()]
+    assert only["offsets"] == {"0": [[0, 5]]}
