@@ -21,7 +21,9 @@ REDACTED_LENGTH_MIN = 4  # shorter values are no secrets, and occur in any text 
 REFERENCE = re.compile("\0(env|file):([^\0]+)\0")
 _SHOWN_REFERENCE = re.compile(r"\$\{(env|file):")
 # Secrets written into the file itself, without a reference, must not be shown either.
-_SECRET_NAME = re.compile(r"pass(word|wd|phrase)?|secret|token|credential|jaas|private|api[._-]?key", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"pass(?!e)(word|wd|phrase)?|pwd|secret|token|credential|jaas|private|(api|access)[._-]?key", re.IGNORECASE
+)
 # A value that begins with a brace may contain any delimiter (SQL Server): it is hidden to the end of the text.
 _IN_URL = re.compile(r"(?i)(?<=//)[^\s?]+(?=@)|(?<=password=)(?:\{.*|[^;&\s]+)|(?<=pwd=)(?:\{.*|[^;&\s]+)")
 
@@ -192,4 +194,4 @@ def masked_by_name(options: dict[str, SecretText]) -> dict[str, SecretText]:
     >>> masked_by_name({"password": SecretText.of("hunter2"), "fetchsize": SecretText.of("10")})
     {'password': SecretText('***'), 'fetchsize': SecretText('10')}
     """
-    return {name: text.masked() if _SECRET_NAME.search(name) else text for name, text in options.items()}
+    return {name: text.masked() if SECRET_NAME.search(name) else text for name, text in options.items()}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+from headwater.pipelines.definition.secret_text import SECRET_NAME
 
 __all__ = ["history_at", "history_path"]
 
@@ -15,7 +16,6 @@ HISTORY_BYTES_MAX: Final = 1 << 20
 HISTORY_BYTES_KEPT: Final = HISTORY_BYTES_MAX // 2
 MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
-_SECRET: Final = re.compile(r"password|passwd|secret|token", re.IGNORECASE)
 
 
 class _WithoutSecrets(FileHistory):
@@ -23,7 +23,7 @@ class _WithoutSecrets(FileHistory):
 
     def store_string(self, string: str) -> None:
         """Append a statement to the file."""
-        if not _SECRET.search(string):
+        if not SECRET_NAME.search(string):
             super().store_string(string)
 
 
