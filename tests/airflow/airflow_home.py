@@ -185,7 +185,8 @@ class AirflowHome:
         return (self.folder / f"{service}.log").read_text(errors="replace")
 
     def close(self) -> None:
-        """End the services and what they started."""
+        """End the services and what they started: tasks have process groups of their own, and outlive a scheduler."""
+        started = descendants([service.pid for service in self._services])
         for service in self._services:
             service.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_S
@@ -195,6 +196,10 @@ class AirflowHome:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(service.pid, signal.SIGKILL)
             service.wait()
+        for pid, since in started.items():
+            if start_time(pid) == since:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self._services.clear()
 
 
@@ -237,3 +242,28 @@ def group_members(group: int) -> Sequence[int]:
                 if int(fields[2]) == group and fields[0] != "Z":
                     found.append(int(entry.name))
     return found
+
+
+def descendants(roots: Sequence[int]) -> dict[int, str]:
+    """Processes that others have started, and those that these have started; with the times they started at."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found: dict[int, str] = {}
+    todo = list(roots)
+    while todo:
+        for pid in children.get(todo.pop(), ()):
+            found[pid] = start_time(pid)
+            todo.append(pid)
+    return found
+
+
+def start_time(pid: int) -> str:
+    """When a process started, which tells it from a later one of the same id; '' if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""

@@ -56,7 +56,7 @@ def demo_settings(lake: Path) -> dict[str, Any]:
 
 def produce(servers: str, ended: threading.Event) -> None:
     """An hour of records, then some each second."""
-    producer = Producer({"bootstrap.servers": servers})
+    producer = Producer({"bootstrap.servers": servers, "log_level": 2})  # quiet when the broker ends
     now_ms = int(time.time() * 1000)
     moment_ms, number = now_ms - HISTORY_MINUTES * MINUTE_MS, 0
     while not ended.is_set():
