@@ -97,7 +97,8 @@ Contents: TypeAlias = Files | TableVersion | VersionDifference
 class Records:
     """How rows become records: the topic by its id, SQL expressions, formats, and how the source is read.
 
-    `formats` are the topic's declarations that determine the bytes, such as the value's format and schema.
+    `formats` are the topic's declarations that determine the bytes, such as the value's format and schema. `reading`
+    has the source's columns: the file or the options that name them may stay the same while the columns change.
     """
 
     topic_id: str
@@ -107,6 +108,7 @@ class Records:
     headers: Mapping[str, str]
     formats: Mapping[str, Any]
     reading: Mapping[str, Any] = field(default_factory=dict)
+    order_by: tuple[str, ...] = ()
 
 
 def content_name(contents: Contents, records: Records) -> str:
@@ -119,10 +121,13 @@ def content_name(contents: Contents, records: Records) -> str:
     return _hash({"kind": type(contents).__name__, "contents": asdict(contents), "records": asdict(records)})
 
 
-def place_key(path: str, contents: Contents, records: Records) -> bytes:
-    """The key under which the last publish from a path into a topic is remembered, whatever the path held then."""
-    kind = type(contents).__name__
-    return f"{_PREFIX}.place.{_hash({'path': path, 'kind': kind, 'records': asdict(records)})}".encode()
+def place_key(path: str, topic_id: str) -> bytes:
+    """The key under which the last publish from a path into a topic is remembered.
+
+    Nothing else is in it: neither what the path held then, nor how it was read, nor the records' formats, all of which
+    may have changed since a publish was interrupted.
+    """
+    return f"{_PREFIX}.place.{_hash({'path': path, 'topic_id': topic_id})}".encode()
 
 
 def owner_of(name: str, given_id: str | None, topic: str) -> TransactionOwner:

@@ -15,7 +15,7 @@ from typing import Final
 from headwater.pipelines.publishing.errors import PublishRefused
 from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch
 
-__all__ = ["LastPublish", "PublishProgress", "PublishState", "batch_of", "state_of"]
+__all__ = ["LastPublish", "PublishProgress", "PublishState", "Unfinished", "batch_of", "state_of", "unfinished"]
 
 _FORMAT_VERSION: Final = 1
 
@@ -110,3 +110,31 @@ class LastPublish:
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A publish of several transactions that has not written all of them. `is_open`: it may be writing one now."""
+
+    publish: LastPublish
+    done: int
+    is_open: bool
+
+
+def unfinished(
+    committed: LastPublish | None, undecided: LastPublish | None, transactional_id: str
+) -> Unfinished | None:
+    """The unfinished publish from a path, by its last committed mark and that of an open transaction.
+
+    None for the publish with this transactional id, which knows how far it is. A publish of one transaction is never
+    unfinished: it is there as a whole, or not at all.
+
+    >>> half = LastPublish("a", "headwater.publish.a", 0, 2)
+    >>> unfinished(half, None, "headwater.publish.b").done, unfinished(half, None, "headwater.publish.a")
+    (1, None)
+    """
+    if undecided is not None and undecided.parts > 1 and undecided.transactional_id != transactional_id:
+        return Unfinished(undecided, undecided.part, is_open=True)
+    if committed is None or committed.transactional_id == transactional_id or committed.part + 1 >= committed.parts:
+        return None
+    return Unfinished(committed, committed.part + 1, is_open=False)

@@ -32,8 +32,16 @@ from headwater.pipelines.publishing.contents import (
 )
 from headwater.pipelines.publishing.errors import PublishFailed, PublishRefused
 from headwater.pipelines.publishing.opened_source import OpenedSource, open_source
-from headwater.pipelines.publishing.progress_marks import LastPublish, PublishProgress, PublishState, batch_of, state_of
+from headwater.pipelines.publishing.progress_marks import (
+    LastPublish,
+    PublishProgress,
+    PublishState,
+    batch_of,
+    state_of,
+    unfinished,
+)
 from headwater.pipelines.publishing.record_frames import Division, RecordFrames
+from headwater.pipelines.publishing.record_identity import records_of
 from headwater.pipelines.publishing.row_faults import find_fault
 from headwater.pipelines.publishing.transaction_size import DEFAULT_TIMEOUT_MS, parts_needed, rows_limit
 from headwater.pipelines.sinks.exactly_once.encoding_check import check_encoding
@@ -43,7 +51,6 @@ from headwater.pipelines.spark.spark_errors import first_line
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.formats.topic_encoding import Encoding
     from headwater.pipelines.publishing.request import PublishRequest
     from headwater.pipelines.publishing.topic_declaration import DeclaredTopic
 
@@ -128,7 +135,14 @@ def publish(
         _check_frames(frames, is_split=request.is_split)
         on_step("opened")
         try:
-            run = _Publish(request, source, frames, _records(request, encoding, topic_id), options, cluster)
+            run = _Publish(
+                request,
+                source,
+                frames,
+                records_of(request, source.rows.schema.json(), encoding, topic_id),
+                options,
+                cluster,
+            )
         except ClientError as error:
             raise PublishFailed(str(error)) from None
         with contextlib.closing(run), _told(run.label):
@@ -153,7 +167,7 @@ class _Publish:
         self._options = options
         self._name = content_name(source.contents, records)
         self._owner = owner_of(self._name, request.given_id, request.topic)
-        self._place = place_key(request.path, source.contents, records)
+        self._place = place_key(request.path, records.topic_id)
         timeout = broker_config(cluster, TIMEOUT_CONFIG)
         self._timeout_ms = int(timeout) if timeout is not None else DEFAULT_TIMEOUT_MS
         found = topic_configs(cluster, [request.topic], MESSAGE_BYTES_CONFIG)
@@ -207,21 +221,38 @@ class _Publish:
         )
 
     def _refuse_interrupted(self) -> None:
-        """Refuse to begin if the last publish from this path is incomplete, unless the user gives it up."""
-        last = LastPublish.decode(self._topics.mark(self._place))
-        if last is None or last.parts == 1 or last.name == self._name or self._request.abandons:
-            return
-        # What was read may be of an open transaction, which is neither committed nor aborted yet: this decides it.
-        other = dataclasses.replace(self._owner, transactional_id=last.transactional_id)
-        with contextlib.closing(ExactlyOnceTopics(self._options, other, transaction_timeout_ms=self._timeout_ms)) as it:
-            committed = it.last_written()
-        if committed is None or committed.checkpoint != last.name or committed.number + 1 >= last.parts:
-            return
-        raise PublishRefused(
-            f"{self._request.path} has changed, or the topic's schema has, since a publish of it was interrupted: "
-            f"{committed.number + 1} of its {last.parts} transactions are in {self._request.topic}. Bring the former "
-            "contents back and repeat it, or give it up by --abandon"
+        """Refuse to begin if the last publish from this path is incomplete, unless the user gives it up.
+
+        It may still run, so nothing is done to it before the user says so.
+        """
+        found = self._topics.mark(self._place)
+        other = unfinished(
+            LastPublish.decode(found.committed), LastPublish.decode(found.undecided), self._owner.transactional_id
         )
+        if other is None:
+            return
+        if self._request.abandons:
+            self._end(other.publish)
+            return
+        before = f"{other.done} of its {other.publish.parts} transactions are in {self._request.topic}"
+        if other.is_open:
+            raise PublishRefused(
+                f"another publish of {self._request.path} has a transaction open, and {before}: it is running, or was "
+                f"ended less than {self._timeout_ms // 1000} s ago. Wait for it or repeat it, or end it and give it "
+                "up by --abandon"
+            )
+        raise PublishRefused(
+            f"{self._request.path} or the way in which it is published has changed since a publish of it was "
+            f"interrupted, or it runs under another --id: {before}. Bring the former contents and options back and "
+            "repeat it, or give it up by --abandon"
+        )
+
+    def _end(self, other: LastPublish) -> None:
+        """End a publish that is given up, should it still run: it must not write its further transactions."""
+        owner = dataclasses.replace(self._owner, transactional_id=other.transactional_id)
+        with contextlib.closing(ExactlyOnceTopics(self._options, owner, transaction_timeout_ms=self._timeout_ms)) as it:
+            it.last_written()
+        logger.warning("%s: the unfinished publish %s was ended", self.label, other.transactional_id)
 
     def _division(self, progress: PublishProgress) -> tuple[Division, int]:
         """The records of each transaction, and their number, which a publish that continues keeps."""
@@ -304,20 +335,6 @@ def _topic_id(cluster: ClusterClient, topic: str) -> str:
     except ClientError as error:
         raise PublishFailed(str(error)) from None
     return str(cluster.topic_id(topic))
-
-
-def _records(request: PublishRequest, encoding: Encoding, topic_id: str) -> Records:
-    """What determines the records' bytes."""
-    formats = {"value": encoding.value_format, "key": encoding.key_format, "options": dict(encoding.wanted.options)}
-    for name, part in (("value_schema", encoding.value_part), ("key_schema", encoding.key_part)):
-        formats[name] = None if part is None else part.writer.schema.text
-    reading = {
-        "format": request.input_format,
-        "schema": request.input_schema,
-        "options": dict(request.input_options),
-    }
-    headers = dict(request.headers)
-    return Records(topic_id, request.key, request.value, request.timestamp, headers, formats, reading)
 
 
 def _check_frames(frames: RecordFrames, *, is_split: bool) -> None:

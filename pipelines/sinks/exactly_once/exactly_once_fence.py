@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headwater.logtier.records.batch import Buffer, decode_end_transaction_marker, decode_records, iterate_batches
 
@@ -22,9 +23,11 @@ __all__ = [
     "Batch",
     "CheckpointMismatch",
     "Fence",
+    "LatestValues",
     "Step",
     "TransactionOwner",
     "latest_committed",
+    "latest_values",
     "next_step",
     "stage_owner",
 ]
@@ -148,6 +151,13 @@ def next_step(fence: Fence | None, batch: Batch) -> Step:
     )
 
 
+class LatestValues(NamedTuple):
+    """The last committed value of a key, and the last of the transactions that are open."""
+
+    committed: bytes | None
+    undecided: bytes | None
+
+
 def latest_committed(chunks: Iterable[Buffer], key: bytes) -> bytes | None:
     """The last committed value of a key in a topic's partition, from its record batches, including control batches.
 
@@ -155,6 +165,15 @@ def latest_committed(chunks: Iterable[Buffer], key: bytes) -> bytes | None:
     transactions do not hide this stage's commits, as they would from a read_committed reader. The key's own producer
     must have no open transaction (InitProducerId ensures this), so that a marker follows each of its records;
     compaction removes a marker only together with aborted records, or later.
+    """
+    return latest_values(chunks, key, sys.maxsize).committed
+
+
+def latest_values(chunks: Iterable[Buffer], key: bytes, stable_offset: int) -> LatestValues:
+    """The same for a key whose producers may have open transactions.
+
+    `stable_offset` is the partition's last stable offset at some time before the batches were read: what lies before it
+    is decided, even where compaction has removed the marker; what lies behind it still has its marker once decided.
     """
     committed: tuple[int, bytes | None] = (-1, None)
     undecided: dict[int, tuple[int, bytes | None]] = {}  # by producer id
@@ -175,7 +194,9 @@ def latest_committed(chunks: Iterable[Buffer], key: bytes) -> bytes | None:
                     undecided[header.producer_id] = found
                 else:
                     committed = max(committed, found, key=_offset)
-    return max((committed, *undecided.values()), key=_offset)[1]
+    decided = (found for found in undecided.values() if found[0] < stable_offset)
+    still_open = (found for found in undecided.values() if found[0] >= stable_offset)
+    return LatestValues(max((committed, *decided), key=_offset)[1], max(still_open, key=_offset, default=(-1, None))[1])
 
 
 def _offset(found: tuple[int, bytes | None]) -> int:

@@ -31,7 +31,7 @@ from headwater.logtier.client.transactional_producer import (
     TransactionalProducer,
     TransactionConfig,
 )
-from headwater.logtier.records.batch import Record
+from headwater.logtier.records.batch import Buffer, Record
 from headwater.logtier.records.compression import CODECS
 from headwater.pipelines.datasource.options import WriteOptions
 from headwater.pipelines.errors import PipelineFailed
@@ -43,9 +43,11 @@ from headwater.pipelines.sinks.exactly_once.exactly_once_fence import (
     Batch,
     CheckpointMismatch,
     Fence,
+    LatestValues,
     Step,
     TransactionOwner,
     latest_committed,
+    latest_values,
     next_step,
 )
 from headwater.pipelines.sinks.exactly_once.exactly_once_tasks import REPORT_DDL, Encode, Send, encoding, sending
@@ -143,11 +145,17 @@ class ExactlyOnceTopics:
             self._take_over()
         return None if self._fence is None else self._fence.batch
 
-    def mark(self, key: bytes) -> bytes | None:
-        """The last committed value of another key in the topic of fences, which `write` stored with a batch."""
+    def mark(self, key: bytes) -> LatestValues:
+        """The last values of another key in the topic of fences, which `write` stored with a batch.
+
+        Other owners that write under this key are not disturbed.
+        """
         with self._told():
             self._take_over()
-            return self._committed(key)
+            where = (FENCES_TOPIC, self._fences_partition(key))
+            with ClusterClient(dataclasses.replace(self._options.client, read_committed=True)) as committed:
+                stable_offset = committed.list_offsets({where: LATEST})[where]
+            return latest_values(self._fences(key), key, stable_offset)
 
     def write(
         self,
@@ -202,11 +210,15 @@ class ExactlyOnceTopics:
         self._is_taken_over = True
 
     def _committed(self, key: bytes) -> bytes | None:
+        return latest_committed(self._fences(key), key)
+
+    def _fences(self, key: bytes) -> Iterator[Buffer]:
+        """The record batches of a key's partition."""
         where = (FENCES_TOPIC, self._fences_partition(key))
         start = self._cluster.list_offsets({where: EARLIEST})[where]
         end = self._cluster.list_offsets({where: LATEST})[where]
         fetched = read_partition(self._cluster, *where, start, end, FetchConfig()) if end > start else iter(())
-        return latest_committed((records.data for records in fetched), key)
+        return (records.data for records in fetched)
 
     def _fences_partition(self, key: bytes) -> int:
         return partition_for_key(key, len(self._partitions(FENCES_TOPIC)))

@@ -354,6 +354,71 @@ def test_an_interrupted_publish_can_be_given_up(publishing: Publishing, lab: Lab
     assert publishing(folder, topic, abandons=True).written == 400
 
 
+def test_a_changed_source_is_noticed_by_its_path_whatever_else_has_changed(publishing: Publishing, lab: Lab) -> None:
+    topic = publishing.topic("other-columns")
+    folder = write_files(publishing.folder / "in", "parquet")
+    split: dict[str, Any] = {"is_split": True, "transaction_rows": 300}
+    with pytest.raises(Killed):
+        publishing(folder, topic, stop_after(1), given_id=f"{lab.prefix}first", **split)
+    partly = len(lab.read(topic))
+    with pytest.raises(PublishRefused, match=r"under another --id: 1 of its \d transactions are in"):
+        publishing(folder, topic, **split)
+    with pytest.raises(PublishRefused, match="--abandon"):
+        publishing(folder, topic, given_id=f"{lab.prefix}second", **split)
+    extra = table(600, 610)
+    pq.write_table(extra.append_column("more", extra["id"]), folder / "later.parquet")
+    with pytest.raises(PublishRefused, match="has changed"):
+        publishing(folder, topic, key="name", **split)
+    assert len(lab.read(topic)) == partly
+
+
+def test_another_publish_that_runs_is_left_alone_unless_it_is_given_up(publishing: Publishing, lab: Lab) -> None:
+    topic = publishing.topic("live")
+    folder = write_files(publishing.folder / "in", "parquet")
+    split: dict[str, Any] = {"is_split": True, "transaction_rows": 300}
+    refusals: list[str] = []
+
+    def meanwhile(step: str) -> None:
+        if step == "records_sent" and len(refusals) < 2:
+            with pytest.raises(PublishRefused, match="has a transaction open") as caught:
+                Publishing(lab)(folder, topic, key="name", **split)
+            refusals.append(str(caught.value))
+
+    told = publishing(folder, topic, meanwhile, **split)
+    assert (told.written, told.transactions, len(refusals)) == (ROWS, 2, 2)
+    assert "0 of its 2 transactions" in refusals[0]
+    assert "1 of its 2 transactions" in refusals[1]
+    assert rows_of(lab.read(topic)) == expected(0, ROWS)
+
+    done: list[Published] = []
+
+    def overtake(step: str) -> None:
+        if step == "records_sent" and not done:
+            done.append(Publishing(lab)(folder, topic, key="name", abandons=True, **split))
+
+    with pytest.raises(PublishFailed, match="another run of it has taken over"):
+        publishing(folder, topic, overtake, key="id + 1", **split)
+    assert done[0].written == ROWS
+    assert len(lab.read(topic)) == 2 * ROWS
+
+
+def test_other_columns_by_the_same_schema_file_are_another_publish(publishing: Publishing, lab: Lab) -> None:
+    topic = publishing.topic("schema-file")
+    folder = write_files(publishing.folder / "in", "csv")
+    schema = publishing.folder / "columns.json"
+
+    def declare(kind: str) -> None:
+        fields = {"id": {"type": kind}, "name": {"type": "string"}, "even": {"type": "boolean"}}
+        schema.write_text(json.dumps({"type": "object", "properties": fields}))
+
+    declare("integer")
+    assert publishing(folder, topic, input_schema=str(schema)).written == ROWS
+    assert publishing(folder, topic, input_schema=str(schema)).was_there
+    declare("string")
+    assert publishing(folder, topic, input_schema=str(schema)).written == ROWS
+    assert Counter(type(row["id"]) for row in lab.values(topic)) == {int: ROWS, str: ROWS}
+
+
 def test_an_id_names_a_publish_and_refuses_another(publishing: Publishing, lab: Lab) -> None:
     topic = publishing.topic("named")
     folder = write_files(publishing.folder / "in", "parquet")

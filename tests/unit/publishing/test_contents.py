@@ -52,18 +52,17 @@ def test_other_contents_have_another_name(contents: Any) -> None:
         {"headers": {"h": "id"}},
         {"formats": {"value": "avro"}},
         {"reading": {"format": "csv"}},
+        {"order_by": ("name",)},
     ],
 )
-def test_other_records_have_another_name_and_another_place(change: dict[str, Any]) -> None:
+def test_other_records_have_another_name(change: dict[str, Any]) -> None:
     other = dataclasses.replace(RECORDS, **change)
     assert content_name(FILES, other) != content_name(FILES, RECORDS)
-    assert place_key("/in", FILES, other) != place_key("/in", FILES, RECORDS)
 
 
-def test_the_place_is_the_same_whatever_the_path_holds() -> None:
-    assert place_key("/in", FILES, RECORDS) == place_key("/in", Files((FILES.files[0],)), RECORDS)
-    assert place_key("/in", FILES, RECORDS) != place_key("/out", FILES, RECORDS)
-    assert place_key("/in", TableVersion("t", 1), RECORDS) != place_key("/in", VersionDifference("t", 1, 2), RECORDS)
+def test_the_place_is_a_path_and_a_topic() -> None:
+    assert place_key("/in", "topic-id") == place_key("/in", "topic-id")
+    assert len({place_key("/in", "topic-id"), place_key("/out", "topic-id"), place_key("/in", "another")}) == 3
 
 
 def test_names_that_users_give_never_meet_those_of_contents() -> None:

@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from headwater.pipelines.publishing.errors import PublishRefused
-from headwater.pipelines.publishing.progress_marks import LastPublish, PublishState, batch_of, state_of
+from headwater.pipelines.publishing.progress_marks import (
+    LastPublish,
+    PublishState,
+    Unfinished,
+    batch_of,
+    state_of,
+    unfinished,
+)
 from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, Fence
 
 
@@ -37,3 +44,36 @@ def test_a_fence_of_something_else_is_refused(offsets: tuple[object, ...]) -> No
 )
 def test_a_mark_that_is_not_understood_is_none(value: bytes | None) -> None:
     assert LastPublish.decode(value) is None
+
+
+OWN = "headwater.publish.own"
+
+
+def mark(part: int, parts: int, transactional_id: str = "headwater.publish.other") -> LastPublish:
+    return LastPublish("a", transactional_id, part, parts)
+
+
+@pytest.mark.parametrize(
+    ("committed", "undecided", "expected"),
+    [
+        (None, None, None),
+        (mark(0, 3), None, Unfinished(mark(0, 3), 1, is_open=False)),
+        (mark(2, 3), None, None),
+        (mark(0, 1), None, None),
+        (mark(0, 3, OWN), None, None),
+        # The same contents under another id begin at the first transaction: its name says nothing.
+        (LastPublish("own", "headwater.publish.id.x", 0, 3), None,
+         Unfinished(LastPublish("own", "headwater.publish.id.x", 0, 3), 1, is_open=False)),
+        # A live publish is found while its first transaction is open, and while a later one is.
+        (None, mark(0, 3), Unfinished(mark(0, 3), 0, is_open=True)),
+        (mark(0, 3), mark(1, 3), Unfinished(mark(1, 3), 1, is_open=True)),
+        (mark(0, 1, "headwater.publish.done"), mark(2, 3), Unfinished(mark(2, 3), 2, is_open=True)),
+        (None, mark(0, 1), None),
+        (mark(1, 3), mark(0, 1, "headwater.publish.third"), Unfinished(mark(1, 3), 2, is_open=False)),
+        (None, mark(0, 3, OWN), None),
+    ],
+)  # fmt: skip
+def test_an_unfinished_publish_is_one_of_several_transactions_under_another_id(
+    committed: LastPublish | None, undecided: LastPublish | None, expected: Unfinished | None
+) -> None:
+    assert unfinished(committed, undecided, OWN) == expected

@@ -12,6 +12,7 @@ from headwater.pipelines.sinks.exactly_once.exactly_once_fence import (
     Fence,
     Step,
     latest_committed,
+    latest_values,
     next_step,
 )
 
@@ -109,6 +110,17 @@ COMMITTED = [record(KEY, b"1", 0, 5), marker(1, 5, committed=True)]
 def test_the_last_committed_fence_is_found(log: list[bytes], value: bytes | None) -> None:
     assert latest_committed([b"".join(log)], KEY) == value
     assert latest_committed(log, KEY) == value
+
+
+def test_an_open_transaction_is_told_from_one_whose_marker_was_compacted() -> None:
+    log = [*COMMITTED, record(KEY, b"2", 2, 6)]
+    assert latest_values(log, KEY, stable_offset=2) == (b"1", b"2")
+    assert latest_values(log, KEY, stable_offset=3) == (b"2", None)
+    assert latest_values([*log, marker(3, 6, committed=True)], KEY, stable_offset=2) == (b"2", None)
+    assert latest_values([*log, marker(3, 6, committed=False)], KEY, stable_offset=2) == (b"1", None)
+    both = [*log, record(KEY, b"3", 3, 7)]
+    assert latest_values(both, KEY, stable_offset=2) == (b"1", b"3")
+    assert latest_values([], KEY, stable_offset=0) == (None, None)
 
 
 def test_a_batch_cut_off_at_the_end_of_a_fetch_is_left_for_the_next() -> None:
