@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
 from headwater.cli.main import main
+from headwater.cli.shell.termination import EXIT_TERMINATED
 from headwater.cli.verbs.publish import report
+from headwater.pipelines.file_systems.file_system import UnavailableError
 from headwater.pipelines.publishing.contents import FileContents, Files, VersionDifference
 from headwater.pipelines.publishing.publisher import Published
 from headwater.pipelines.publishing.request import PublishRequest
@@ -87,3 +92,49 @@ def test_the_summary_is_json_for_programs(capsys: pytest.CaptureFixture[str]) ->
     told = json.loads(capsys.readouterr().out)
     assert told["was_there"] is True
     assert (told["rows"], told["written"], told["transactions"], told["id"]) == (10, 0, 1, "5d0c")
+
+
+def test_a_file_system_that_does_not_answer_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def entry(path: str) -> NoReturn:
+        raise UnavailableError(f"{path}: the NameNode at nn:9870 does not answer")
+
+    monkeypatch.setattr(
+        "headwater.pipelines.publishing.opened_source.accessible_files", lambda path: SimpleNamespace(entry=entry)
+    )
+    assert main(["publish", "hdfs://nn/in", "-t", "t", "-k", "id"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "headwater: publish: hdfs://nn/in: the NameNode at nn:9870 does not answer\n")
+
+
+@pytest.fixture
+def sigterm() -> Iterator[list[int]]:
+    """Signals that the command has left to their default, which would end the tests."""
+    left: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: left.append(number))
+    yield left
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_is_raised_where_an_open_transaction_is_aborted(
+    sigterm: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's session and the publish itself are replaced: what matters is that the exception passes through them."""
+    (tmp_path / "a.json").write_text("{}\n")
+    done = []
+
+    def publish_source(*_arguments: object) -> NoReturn:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException:
+            done.append("aborted")
+            raise
+        raise AssertionError("the signal passed by")
+
+    monkeypatch.setattr("headwater.cli.shell.checks.require_java", lambda: None)
+    monkeypatch.setattr("headwater.pipelines.spark.session.open_session", lambda *_arguments: None)
+    monkeypatch.setattr("headwater.pipelines.spark.session.close_session", lambda: done.append("closed"))
+    monkeypatch.setattr("headwater.pipelines.publishing.publisher.publish", publish_source)
+    code = main(["publish", str(tmp_path / "a.json"), "-t", "t", "-k", "id"])
+    assert (code, done, sigterm) == (EXIT_TERMINATED, ["aborted", "closed"], [])

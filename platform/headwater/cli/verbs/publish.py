@@ -24,6 +24,7 @@ from headwater.cli.shell.options import (
     settings,
 )
 from headwater.cli.shell.output import note
+from headwater.cli.shell.termination import raise_on_sigterm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,6 +118,7 @@ def publish(
     from headwater.cli.pipeline.reported_errors import reported_errors
     from headwater.cli.shell.checks import require_java
     from headwater.pipelines.datasource.brokers import brokers
+    from headwater.pipelines.file_systems.file_system import FileSystemError
     from headwater.pipelines.publishing.contents import valid_id
     from headwater.pipelines.publishing.errors import PublishFailed, PublishRefused
     from headwater.pipelines.publishing.opened_source import accessible_files, named_source
@@ -169,6 +171,8 @@ def publish(
         declared = declared_topic(request, {k: v for k, v in own.items() if v is not None}, registry, loaded)
     except (PublishRefused, ValueError) as error:
         raise CliError("publish", str(error)) from None
+    except FileSystemError as error:
+        raise CliError("publish", str(error), exit_code=EXIT_FAILED) from None
     where = brokers(servers(bootstrap_servers), command_config())
     require_java()
     with reported_errors(), tempfile.TemporaryDirectory(prefix="headwater-publish-") as folder:
@@ -176,6 +180,8 @@ def publish(
         spark = open_session(
             "headwater publish", os.path.join(folder, "spark.log"), {"spark.master": settings().spark_master}
         )
+        # So that an open transaction is aborted: readers would wait for its timeout.
+        raise_on_sigterm()
         try:
             published = run(spark, request, declared, where)
         except PublishRefused as error:
