@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import urllib.parse
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.definition import FilesSource, Loaded
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
-from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.file_systems.opening import file_system, scheme_of
 from headwater.pipelines.publishing import table_versions
 from headwater.pipelines.publishing.contents import Contents, TableVersion, VersionDifference
 from headwater.pipelines.publishing.errors import PublishRefused
 from headwater.pipelines.publishing.file_sets import FileSet, find_files, hadoop_literal
 from headwater.pipelines.publishing.request import DELTA, PublishRequest, format_of_names
+from headwater.pipelines.sources import avro_files
 from headwater.pipelines.sources import files as file_source
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.spark_errors import first_line
@@ -28,10 +29,18 @@ from headwater.pipelines.spark.spark_errors import first_line
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["OpenedSource", "accessible_files", "named_source", "open_source"]
+__all__ = ["OpenedSource", "accessible_files", "named_source", "open_source", "reading_options", "spark_path"]
 
 _LOG: Final = "_delta_log"
+_UNLIKE_TYPES: Final = re.compile(r"Failed to merge incompatible data types [^.\n]*")
 _FILE_PATH: Final = "_metadata.file_path"  # of Spark's own sources
+#: Options with which Spark reads a file of other columns than the first whole, or says that it cannot. Without them, it
+#: leaves out a Parquet or ORC file's further columns, and takes CSV's columns by their position.
+_OF_ALL_FILES: Final = {
+    "parquet": {"mergeSchema": "true"},
+    "orc": {"mergeSchema": "true"},
+    "csv": {"enforceSchema": "false"},
+}
 #: Options of Spark's reader that would leave rows out, or give them another meaning than their line.
 _REFUSED_OPTIONS: Final = ("mode", "columnnameofcorruptrecord", "path", "basepath", "pathglobfilter")
 
@@ -107,6 +116,7 @@ def accessible_files(path: str) -> FileSystem | None:
 
 
 def _table(spark: SparkSession, request: PublishRequest) -> OpenedSource:
+    request = dataclasses.replace(request, path=spark_path(request.path))
     own_id = table_versions.table_id(spark, request.path)
     if request.between is not None:
         wanted = VersionDifference(own_id, *request.between)
@@ -123,6 +133,7 @@ def _table(spark: SparkSession, request: PublishRequest) -> OpenedSource:
 def _files(
     spark: SparkSession, loaded: Loaded, request: PublishRequest, on_bytes: Callable[[int], None]
 ) -> OpenedSource:
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     for name in request.input_options:
@@ -130,15 +141,17 @@ def _files(
             raise PublishRefused(f"the option {name} of the reader cannot be set: each row of a file is published")
     found = find_files(file_system(request.path), request.path)
     contents = found.checksummed(on_bytes)
-    paths = [hadoop_literal(path) for path in found.paths()]
-    options = dict(request.input_options)
+    paths = [spark_path(hadoop_literal(path)) for path in found.paths()]
+    options = reading_options(request)
     if request.input_format != "avro":
         # The columns of partition folders, such as `day=2013-01-01`, are read from below this folder.
-        options["basePath"] = _spark_folder(found.folder)
+        options["basePath"] = spark_path(found.folder)
     source = FilesSource.model_validate(
         {"files": request.path, "format": request.input_format, "schema": request.input_schema, "options": options}
     )
     try:
+        if source.format == "avro" and source.schema_source is None:
+            _check_columns(request.path, list(avro_files.header_columns(spark, paths).items()))
         schema = file_source.columns_of(spark, loaded, source, paths)
         if source.may_refuse:
             _check_names(request.path, schema.fieldNames())
@@ -149,9 +162,21 @@ def _files(
         rows.schema  # noqa: B018 - analysed here
     except file_source.SchemaError as error:
         raise PublishRefused(str(error)) from None
-    except PySparkException as error:
-        raise PublishRefused(f"{request.path}: Spark cannot read the files: {first_line(error)}") from None
+    except (PySparkException, Py4JJavaError) as error:  # schemas that cannot be merged are of the second kind
+        types = _UNLIKE_TYPES.search(str(error))
+        reason = f"a column has several types: {types[0]}" if types else first_line(error)
+        raise PublishRefused(f"{request.path}: Spark cannot read the files: {reason}") from None
     return OpenedSource(contents, rows, size=contents.size, files=found, file_column=file_column)
+
+
+def _check_columns(path: str, named: Sequence[tuple[str, str]]) -> None:
+    """Refuse Avro files with several sets of columns, each with one of its files: the first file's would be read."""
+    if len(named) > 1:
+        (first, one), (other, another) = named[:2]
+        raise PublishRefused(
+            f"{path}: the files have different columns: {one} has {first}, and {another} has {other}; name those to "
+            "be read by --input-schema, or publish the files one by one"
+        )
 
 
 def _check_names(path: str, names: list[str]) -> None:
@@ -161,5 +186,22 @@ def _check_names(path: str, names: list[str]) -> None:
         raise PublishRefused(f"{path}: the name of the column {reserved[0]} is reserved; publish Parquet or ORC files")
 
 
-def _spark_folder(folder: str) -> str:
-    return folder if urllib.parse.urlsplit(folder).scheme else f"file://{folder}"
+def reading_options(request: PublishRequest) -> dict[str, str]:
+    """The options of Spark's reader: those that are given, and those with which no column is lost in silence.
+
+    >>> reading_options(PublishRequest("/in", "t", "id", input_format="csv", input_options={"sep": ";"}))
+    {'enforceSchema': 'false', 'sep': ';'}
+    """
+    given = dict(request.input_options)
+    named = {name.lower() for name in given}
+    own = _OF_ALL_FILES.get(request.input_format or "", {})
+    return {name: value for name, value in own.items() if name.lower() not in named} | given
+
+
+def spark_path(path: str) -> str:
+    """A path for Spark, to which one without a scheme is of `fs.defaultFS`; here it is of this machine.
+
+    >>> spark_path("/in/a"), spark_path("hdfs://nn/in")
+    ('file:/in/a', 'hdfs://nn/in')
+    """
+    return path if scheme_of(path) else f"file:{path}"

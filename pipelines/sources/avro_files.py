@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.schemas.avro.types import AvroType
 
 BATCH_ROWS: Final = 10_000  # of one Arrow batch from a task
+DIFFERING_MAX: Final = 2  # of the columns of files, enough to name a difference
 _BINARY_FILE: Final = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 _FORMAT: Final = "binaryFile"
 
@@ -35,6 +36,34 @@ def first_schema(spark: SparkSession, paths: Sequence[str]) -> StructType | None
 
     row = spark.read.format(_FORMAT).load(list(paths)).orderBy("path").select("content").first()
     return None if row is None else _columns_of(header(bytes(row[0])).schema)
+
+
+def header_columns(spark: SparkSession, paths: Sequence[str]) -> dict[str, str]:
+    """The columns that the files' headers name, and the first file with each; unreadable files name none."""
+    from pyspark.sql import functions as f
+
+    files = spark.read.format(_FORMAT).load(list(paths)).select("path", "content")
+    found = files.mapInArrow(_headers, "path STRING, columns STRING").where("columns IS NOT NULL")
+    rows = found.groupBy("columns").agg(f.min("path")).orderBy(f.min("path")).limit(DIFFERING_MAX).collect()
+    return {str(row[0]): str(row[1]) for row in rows}
+
+
+def _headers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each file's path, and its columns as DDL, null for an unreadable file. Runs in a task."""
+    import pyarrow as pa
+
+    from headwater.pipelines.formats.avro.container import header
+
+    for batch_ in batches:
+        for path, content in zip(batch_.column(0).to_pylist(), batch_.column(1).to_pylist(), strict=True):
+            assert isinstance(content, bytes)
+            try:
+                found = columns_ddl(columns_of(header(content).schema))
+            except (ValueError, EOFError):
+                found = None
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([path], pa.string()), pa.array([found], pa.string())], names=["path", "columns"]
+            )
 
 
 def _columns_of(schema: AvroType) -> StructType:

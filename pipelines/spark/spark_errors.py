@@ -14,6 +14,8 @@ _NEEDS_S3A = (
     "s3a:// needs a module that Spark has not: add org.apache.hadoop:hadoop-aws:3.5.0 to spark.jars.packages "
     "(docs/how-to/hdfs_and_object_stores.md)"
 )
+_READ_FAILED = "[FAILED_READ_FILE"
+_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.*)$", re.MULTILINE)
 _SQL_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos (\d+)\)?")
 
 
@@ -43,6 +45,8 @@ def first_line(error: BaseException) -> str:
         raised = [line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception|Warning)?: ", line)]
         return raised[-1] if raised else lines[0]
     java = re.search(r"^: ((?:[a-z]\w*\.)+[A-Z]\w*: .*)$", text, re.MULTILINE)
+    if java and _READ_FAILED in java[1] and (causes := _CAUSE.findall(text)):
+        return str(causes[-1])  # the outer exception names only the file
     if java:
         return java[1]  # py4j's own first line names only the failed call
     line = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)

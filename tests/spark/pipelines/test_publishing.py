@@ -155,6 +155,65 @@ def test_repeating_a_finished_publish_changes_nothing(publishing: Publishing, la
     assert Counter(each.key is None for each in lab.read(topic)) == {True: ROWS, False: ROWS}
 
 
+def test_no_value_is_lost_where_files_have_other_columns(publishing: Publishing, lab: Lab) -> None:
+    folder = write_files(publishing.folder / "in", "parquet")
+    extra = table(600, 610).append_column("more", pa.array(range(10)))
+    pq.write_table(extra, folder / "z.parquet")
+    topic = publishing.topic("merged")
+    publishing(folder, topic)
+    assert sorted(row["more"] for row in lab.values(topic) if "more" in row) == list(range(10))
+    pq.write_table(pa.table({"id": ["x"], "name": ["y"], "even": [True]}), folder / "zz.parquet")
+    with pytest.raises(PublishRefused, match=r"a column has several types: .*BIGINT.*STRING"):
+        publishing(folder, topic)
+
+    orcs = write_files(publishing.folder / "orc", "orc")
+    orc.write_table(extra, orcs / "z.orc")
+    topic = publishing.topic("merged-orc")
+    publishing(orcs, topic)
+    assert sorted(row["more"] for row in lab.values(topic) if "more" in row) == list(range(10))
+
+    avros = write_files(publishing.folder / "avro", "avro")
+    fields = [{"name": "id", "type": "long"}, {"name": "more", "type": "string"}]
+    with (avros / "z.avro").open("wb") as out:
+        fastavro.writer(out, {"type": "record", "name": "row", "fields": fields}, [{"id": 1, "more": "x"}])
+    topic = publishing.topic("avros")
+    with pytest.raises(PublishRefused, match=r"different columns: .*part.*name.*z\.avro.*more"):
+        publishing(avros, topic)
+    publishing(avros, topic, input_schema="id BIGINT, more STRING", order_by=("more",))
+    assert [row["more"] for row in lab.values(topic) if "more" in row] == ["x"]
+
+
+def test_the_columns_of_csv_files_are_those_of_their_headers(publishing: Publishing, lab: Lab) -> None:
+    folder = publishing.folder / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,name\n1,2\n")
+    (folder / "b.csv").write_text("name,id\n3,4\n")
+    topic = publishing.topic("swapped")
+    with pytest.raises(PublishFailed, match=r"CSV header does not conform to the schema"):
+        publishing(folder, topic)
+    assert lab.read(topic) == []
+    told = publishing(folder, topic, input_options={"EnforceSchema": "true"})
+    assert told.written == 2, "by their position, as the user says"
+
+
+def test_a_path_without_a_scheme_is_of_this_machine_whatever_the_default_file_system_is(
+    publishing: Publishing, lab: Lab
+) -> None:
+    folder = publishing.folder / "in"
+    (folder / "day=1").mkdir(parents=True)
+    pq.write_table(table(0, 10), folder / "day=1" / "a.parquet")
+    path = publishing.folder / "table"
+    make_versions(lab, path, feed=False)
+    topic = publishing.topic("default-fs")
+    lab.spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    try:
+        assert publishing(folder, topic).written == 10
+        assert publishing(path, topic, version=1).written == 10
+    finally:
+        lab.spark.conf.unset("fs.defaultFS")
+    assert Counter(row.get("day") for row in lab.values(topic)) == {1: 10, None: 10}
+
+
 def test_folders_of_partitions_become_columns_and_a_pattern_selects_files(publishing: Publishing, lab: Lab) -> None:
     topic = publishing.topic("days")
     for day in (1, 2):

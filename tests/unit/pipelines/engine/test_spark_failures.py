@@ -49,3 +49,17 @@ def test_a_failed_query_is_told_by_its_cause_not_by_its_identifier() -> None:
         '  File "x.py", line 1\npipelines.datasource.errors.DataLossError: t-0 is gone\n'
     )
     assert first_line(FakeStreamingQueryException("Identifier: p.s [id = 1]", cause)) == "t-0 is gone"
+
+
+def test_of_a_file_that_cannot_be_read_the_innermost_cause_is_told() -> None:
+    text = (
+        "An error occurred while calling o1.collectToPython.\n"
+        ": org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error in file:/b.csv.\n"
+        "\tat org.apache.spark.X.y(X.scala:1)\n"
+        "Caused by: java.lang.RuntimeException: outer\n"
+        "Caused by: java.lang.IllegalArgumentException: CSV header does not conform to the schema.\n"
+        " Header: name, id\n"
+    )
+    assert first_line(ValueError(text)) == "CSV header does not conform to the schema."
+    other = text.replace("FAILED_READ_FILE", "DIVIDE_BY_ZERO")
+    assert "Encountered error" in first_line(ValueError(other))
