@@ -112,6 +112,23 @@ def relations_shared(frame: DataFrame) -> tuple[frozenset[str], bool]:
     return shared, any(count > 1 for count in references.values())
 
 
+def drops_rows_of_both(spark: SparkSession, join: Any) -> bool:
+    """Whether a join of streams (Catalyst's `Join`) lets Spark drop old rows of both sides from its state.
+
+    Depends on `StreamingJoinHelper.isWatermarkInJoinKeys` and `getStateValueWatermark`, by which Spark decides it.
+    """
+    jvm: Any = spark._jvm
+    helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
+    if helper.isWatermarkInJoinKeys(join):
+        return True
+    sides = join.left().outputSet(), join.right().outputSet()
+    some = jvm.scala.Option.apply(1 << 40)  # any watermark, as a Long
+    return all(
+        helper.getStateValueWatermark(one, other, join.condition(), some).isDefined()
+        for one, other in (sides, sides[::-1])
+    )
+
+
 def plan_bytes(frame: DataFrame) -> int:
     """Spark's estimate of a frame's size in bytes: that of its files, if it only reads them (`Statistics`)."""
     return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
@@ -156,6 +173,32 @@ def table_options(spark: SparkSession, name: str, provider: str) -> dict[str, st
         return None
     options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(found.storage().properties())
     return {str(key): str(options[key]) for key in options}
+
+
+def table_location(spark: SparkSession, schema: str, name: str) -> str | None:
+    """Where a table of the session's catalog has its files, as Hadoop writes it; '' for none, None without a table.
+
+    Depends on `SessionCatalog.tableExists`, `getTableMetadata` and `CatalogTable.storage.locationUri`.
+    """
+    jvm: Any = spark._jvm
+    catalog = spark._jsparkSession.sessionState().catalog()
+    table = jvm.org.apache.spark.sql.catalyst.TableIdentifier(name, jvm.scala.Option.apply(schema))
+    if not catalog.tableExists(table):
+        return None
+    found = catalog.getTableMetadata(table).storage().locationUri()
+    return str(jvm.org.apache.hadoop.fs.Path(found.get()).toString()) if found.isDefined() else ""
+
+
+def temporary_views(spark: SparkSession, global_schema: str) -> frozenset[tuple[str, ...]]:
+    """The names of the session's temporary views in lower case; those of global ones begin with `global_schema`.
+
+    Depends on `SessionCatalog.getTempViewNames` and `GlobalTempViewManager.listViewNames`.
+    """
+    catalog = spark._jsparkSession.sessionState().catalog()
+    local, shared = catalog.getTempViewNames(), catalog.globalTempViewManager().listViewNames("*")
+    found: set[tuple[str, ...]] = {(str(local.apply(position)).lower(),) for position in range(local.size())}
+    found.update((global_schema, str(shared.apply(position)).lower()) for position in range(shared.size()))
+    return frozenset(found)
 
 
 def list_files_again(frame: DataFrame) -> None:
@@ -261,6 +304,13 @@ def hadoop_path(spark: SparkSession, path: str) -> Any:
 def hadoop_form(spark: SparkSession, path: str) -> str:
     """A path as Hadoop writes it: `file:/lake` for `file:///lake`, which Delta takes for another place."""
     return str(hadoop_path(spark, path).toString())
+
+
+def qualified_path(spark: SparkSession, path: str) -> str:
+    """A path with its scheme and from the root, as Hadoop writes it: by `FileSystem.makeQualified`, which is public."""
+    found = hadoop_path(spark, path)
+    system = found.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return str(system.makeQualified(found).toString())
 
 
 def hadoop_configuration(spark: SparkSession) -> tuple[Any, Any]:

@@ -6,24 +6,26 @@
 | `log.NAME` | the records of the topic as the log holds them; needs a session from `session_conf` |
 | `lake.NAME` | the Delta table: a table of the session's catalog, so that statements can change it |
 
-`log` is the session's database of global temporary views. Each statement has its own relations. Views that the user has
-created are never replaced.
+`log` is the session's database of global temporary views. Each statement has its own relations. Temporary views that
+the user has created are never replaced: Spark's catalog tells which they are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.pipelines.definition import DeltaSink, Loaded
 from headwater.pipelines.sources.known_columns import KnownColumns
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql import topic_rows
 from headwater.pipelines.sql.registry_columns import Registered
-from headwater.pipelines.sql.statement_errors import missing_format
+from headwater.pipelines.sql.statement_errors import StatementError, missing_format
 from headwater.pipelines.sql.topic_names import AmbiguousTopicError, TopicNames
 from headwater.pipelines.sql_text import scanner
 
@@ -39,6 +41,8 @@ __all__ = [
     "PresentFrames",
     "RelationError",
     "Relations",
+    "StatementRelations",
+    "TakenError",
     "TopicFrames",
     "delta_tables",
     "session_conf",
@@ -52,6 +56,10 @@ TABLE_NAME: Final = re.compile(r"\w+")  # what Spark's catalog accepts
 
 class RelationError(Exception):
     """A name cannot be made a relation; the message is one line."""
+
+
+class TakenError(RelationError):
+    """The catalog has another table of this name."""
 
 
 def session_conf() -> dict[str, str]:
@@ -135,8 +143,34 @@ def _table_name(path: str, taken: Iterable[str]) -> str:
     return name
 
 
+@dataclass(slots=True, eq=False)
+class StatementRelations:
+    """What one statement names, and has been made for it.
+
+    Attributes:
+        text: The statement.
+        users: The temporary views that the user has created, in lower case.
+        target: The temporary view that the statement creates or drops; None if it does neither.
+        pushdown: See `TopicFrames`.
+        made: The names for which there are views.
+        earlier: Names of earlier statements, which a view of the user's may name.
+        missing: The Delta tables that it names and that are not there yet.
+    """
+
+    text: str
+    users: frozenset[scanner.Name] = frozenset()
+    target: scanner.Name | None = None
+    pushdown: bool = False
+    made: dict[scanner.Name, None] = field(default_factory=dict)
+    earlier: Sequence[scanner.Name] = ()
+    missing: list[str] = field(default_factory=list)
+
+
 class Relations:
-    """The relations of one session. Thread-safe: completion makes relations as well."""
+    """The relations of one session. Thread-safe; a statement that goes on after a later one has begun is refused.
+
+    No lock is held while a broker, a registry or a table is asked.
+    """
 
     def __init__(
         self,
@@ -149,103 +183,108 @@ class Relations:
         self._spark = spark
         self._where = where
         self._frames = frames if frames is not None else PresentFrames(spark, where)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self.topics = topics
         self.known = known
-        self._views: set[scanner.Name] = set()
-        self._lake_tables: set[str] = set()
-        self._current: dict[scanner.Name, None] = {}
-        self._users: set[str] = set()
+        self._views: dict[scanner.Name, scanner.Name] = {}
+        self._places: dict[str, str] = {}
+        self._current = StatementRelations("")
         self._columns: dict[scanner.Name, tuple[str, ...]] = {}
-        self._pushdown = False
         self.has_log = spark.conf.get(GLOBAL_DATABASE) == LOG
-        self.missing: list[str] = []
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
-    def prepare(self, text: str, *, pushdown: bool = False) -> None:
+    def begin(self, text: str) -> StatementRelations:
+        """Begin a statement: the views of the one before go, which have its ranges. What remains is the user's."""
+        with self._lock:
+            before = self._drop_views()
+            users = jvm.temporary_views(self._spark, LOG if self.has_log else "")
+            self._current = StatementRelations(text, users, scanner.target_of_view(text, LOG))
+            if users:  # a user's view may name any of them
+                self._current.earlier = before
+            return self._current
+
+    def prepare(self, statement: StatementRelations, *, pushdown: bool = False) -> None:
         """Make the relations that a statement names where its words show it. For `pushdown` see `TopicFrames`.
 
         If no broker answers, only what does not need one is made, and `make` raises the error for a name that Spark
-        then misses. Raises Spark's errors about the pipeline's tables, and AmbiguousTopicError.
+        then misses. Raises Spark's errors about the pipeline's tables, AmbiguousTopicError, and TakenError.
         """
-        with self._lock:
-            self.missing.clear()
-            self._pushdown = pushdown
-            self._current.clear()
-            self._note_users_view(text)
-            named = scanner.names(text)
-            before = sorted(self._views)
-            # An earlier statement's views have its ranges. A user's view may name any of them.
-            for key in before if not self._users else ():
-                self._drop(key)
-            for name in (*(before if self._users else ()), *named):
-                try:
-                    self._bring(name, is_certain=False)
-                except (_NoTopicsError, RelationError):
-                    continue  # the name may be a column's; Spark misses it if it is a relation's
+        statement.pushdown = pushdown
+        is_drop = scanner.words(statement.text)[:1] == ["DROP"]
+        for name in scanner.names(statement.text):
+            if is_drop and name[0].lower() == LAKE:
+                continue
+            try:
+                self._bring(statement, name, is_certain=False)
+            except TakenError:
+                raise
+            except (_NoTopicsError, RelationError):
+                continue  # the name may be a column's; Spark misses it if it is a relation's
+        made = {_key(name) for name in statement.made}
+        for name in statement.earlier:
+            # Of topics that differ in case only, the statement may name another where its words do not show it.
+            with contextlib.suppress(_NoTopicsError, RelationError):
+                if _key(name) not in made and self._is_one(name[-1]):
+                    self._bring(statement, name, is_certain=False)
 
-    def make(self, name: scanner.Name) -> bool:
+    def make(self, statement: StatementRelations, name: scanner.Name) -> bool:
         """Make a relation that Spark misses; whether there is one of this name. Raises RelationError and the listing's.
 
         Asks for the topics anew: one may have been created since the last answer.
         """
         try:
-            with self._lock:
-                return self._bring(name, is_certain=True)
+            return self._bring(statement, name, is_certain=True)
         except _NoTopicsError as error:
             raise error.reason from None
 
-    def make_again(self) -> None:
+    def make_again(self, statement: StatementRelations) -> None:
         """Make the statement's relations again, to be scanned any number of times."""
+        statement.pushdown = False
+        for name in list(statement.made):
+            self._bring(statement, name, is_certain=False)
+
+    def end(self) -> None:
+        """Drop the last statement's views, which would hide the user's own tables."""
         with self._lock:
-            self._pushdown = False
-            for name in list(self._current):
-                self._bring(name, is_certain=False)
+            self._drop_views()
 
     @property
-    def has_users_views(self) -> bool:
-        """Whether the user has created temporary views, whose texts may name any relation."""
-        return bool(self._users)
+    def missing(self) -> list[str]:
+        """The Delta tables that the last statement names and that are not there yet."""
+        return self._current.missing
 
-    def _note_users_view(self, text: str) -> None:
-        target = scanner.target_of_view(text)
-        if target is None or len(target[1]) != 1:
-            return
-        verb, (name,) = target
-        if verb == "DROP":
-            self._users.discard(name.lower())
-            return
-        self._drop((name.lower(),))
-        self._users.add(name.lower())
-
-    def _bring(self, name: scanner.Name, *, is_certain: bool) -> bool:
+    def _bring(self, statement: StatementRelations, name: scanner.Name, *, is_certain: bool) -> bool:
         if len(name) == 2 and name[0].lower() == LAKE:
-            return self._lake(name[1])
+            return self._lake(statement, name[1])
         is_log = len(name) == 2 and name[0].lower() == LOG
-        if not is_log and (len(name) != 1 or name[0].lower() in self._users):
+        key = _key(name)
+        if (not is_log and len(name) != 1) or key in statement.users or key == statement.target:
             return False
-        key = (LOG, name[1].lower()) if is_log else (name[0].lower(),)
-        rows = self._rows(name, is_certain=is_certain)
+        rows = self._rows(statement, name, is_certain=is_certain)
         if rows is None:
-            self._drop(key)
             return False
-        self._require_one_case(name)
-        self._current[name] = None
-        self._view(key, rows)
+        self._require_one_case(statement, name)
+        statement.made[name] = None
+        self._view(statement, name, rows)
         return True
 
-    def _require_one_case(self, name: scanner.Name) -> None:
+    def _is_one(self, topic: str) -> bool:
+        try:
+            return sum(each.lower() == topic.lower() for each in self.topics.all()) <= 1
+        except Exception as error:  # noqa: BLE001 - the listing's own
+            raise _NoTopicsError(error) from None
+
+    def _require_one_case(self, statement: StatementRelations, name: scanner.Name) -> None:
         """Raise AmbiguousTopicError if the statement names two topics that Spark takes for one."""
-        lower = tuple(part.lower() for part in name)
-        for other in self._current:
-            if other != name and tuple(part.lower() for part in other) == lower:
+        for other in statement.made:
+            if other != name and _key(other) == _key(name):
                 topics = sorted({found for each in (other, name) if (found := self.topics.match(each[-1])) is not None})
                 if len(topics) > 1:
                     both = " and ".join(topics)
                     raise AmbiguousTopicError(f"{both} differ in case only, which Spark ignores: use two statements")
 
-    def _rows(self, name: scanner.Name, *, is_certain: bool) -> DataFrame | None:
+    def _rows(self, statement: StatementRelations, name: scanner.Name, *, is_certain: bool) -> DataFrame | None:
         """The rows of a name. They are read anew for each statement.
 
         Spark plans the ranges of a relation of a Python source once, so that a kept view would show old records; and a
@@ -254,16 +293,16 @@ class Relations:
         topic = self._topic(name[-1], is_certain=is_certain)
         if len(name) == 2:
             if topic is None or self.has_log:
-                return None if topic is None else self._frames.log(topic, pushdown=self._pushdown)
+                return None if topic is None else self._frames.log(topic, pushdown=statement.pushdown)
             raise RelationError(
                 f"log.{topic} needs a session with {GLOBAL_DATABASE}={LOG}; headwater.table(spark, 'log.{topic}') has "
                 "the same records"
             )
         if topic is not None:
-            return self._of_topic(topic, pushdown=self._pushdown)
+            return self._of_topic(topic, pushdown=statement.pushdown)
         rows = self._pipeline_table(name[0])
         known = self._table(name[0])
-        return rows if rows is not None or known is None else self._delta(known)
+        return rows if rows is not None or known is None else self._delta(known, statement.missing)
 
     def _topic(self, name: str, *, is_certain: bool) -> str | None:
         try:
@@ -273,26 +312,34 @@ class Relations:
                 return None
             raise _NoTopicsError(error) from None
 
-    def _lake(self, name: str) -> bool:
-        """Make a Delta table a table of the catalog; whether there is one of this name."""
+    def _lake(self, statement: StatementRelations, name: str) -> bool:
+        """Make a Delta table a table of the catalog; whether there is one of this name. Raises TakenError.
+
+        A catalog that outlives the session may have a table of this name already, with files of its own.
+        """
         known = self._table(name)
-        if known is None or known in self._lake_tables:
-            return known is not None
-        if not self.has_log:
-            path = self.known.tables[known]
-            raise RelationError(f"lake.{known} is a name of `headwater sql`; name the table {known}, or delta.`{path}`")
-        frame = self._delta(known)
-        if frame is None:
+        if known is None:
             return False
         path = self.known.tables[known]
-        self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {LAKE}")
-        self._spark.sql(f"DROP TABLE IF EXISTS {LAKE}.{known}")
-        self._spark.sql(f"CREATE TABLE {LAKE}.{known} USING delta LOCATION '{_escaped(path)}'")
-        self._lake_tables.add(known)
-        self._columns[LAKE, known.lower()] = tuple(frame.columns)
+        if not self.has_log:
+            raise RelationError(f"lake.{known} is a name of `headwater sql`; name the table {known}, or delta.`{path}`")
+        if known not in self._places:
+            if self._delta(known, statement.missing) is None:
+                return False
+            self._places[known] = jvm.qualified_path(self._spark, path)
+        place = self._places[known]
+        found = jvm.table_location(self._spark, LAKE, known)
+        if found is not None and found != place:
+            raise TakenError(
+                f"the catalog has a table lake.{known} at {found}, which is another than {place}: give the latter "
+                f"another name (--delta NAME={path})"
+            )
+        if found is None:
+            self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {LAKE}")
+            self._spark.sql(f"CREATE TABLE IF NOT EXISTS {LAKE}.{known} USING delta LOCATION '{_escaped(place)}'")
         return True
 
-    def _delta(self, known: str) -> DataFrame | None:
+    def _delta(self, known: str, missing: list[str]) -> DataFrame | None:
         """The rows of a Delta table; None if it is not there yet. Raises RelationError if the session has no Delta."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
@@ -302,8 +349,8 @@ class Relations:
         except (PySparkException, Py4JJavaError) as error:
             if (reason := missing_format(error)) is not None:
                 raise RelationError(reason) from None
-            if known not in self.missing:
-                self.missing.append(known)
+            if known not in missing:
+                missing.append(known)
             return None
 
     def _table(self, name: str) -> str | None:
@@ -332,39 +379,55 @@ class Relations:
             )
         return self._frames.rows(topic, known, pushdown=pushdown)
 
-    def _view(self, key: scanner.Name, frame: DataFrame) -> None:
+    def _view(self, statement: StatementRelations, name: scanner.Name, frame: DataFrame) -> None:
+        """Make a view. Raises StatementError in the thread of a statement that was left behind."""
+        key = _key(name)
         quoted = f"`{key[-1].replace('`', '``')}`"
-        if len(key) > 1:
-            frame.createOrReplaceGlobalTempView(quoted)
-        else:
-            frame.createOrReplaceTempView(quoted)
-        self._views.add(key)
-        self._columns[key] = tuple(frame.columns)
+        with self._lock:
+            if statement is not self._current:
+                raise StatementError("the statement was cancelled, and another has begun", is_users=False)
+            if len(key) > 1:
+                frame.createOrReplaceGlobalTempView(quoted)
+            else:
+                frame.createOrReplaceTempView(quoted)
+            self._views[key] = name
+            self._columns[key] = tuple(frame.columns)
 
-    def _drop(self, key: scanner.Name) -> None:
-        if key not in self._views:
-            return
-        self._views.discard(key)
-        if len(key) > 1:
-            self._spark.catalog.dropGlobalTempView(key[-1])
-        else:
-            self._spark.catalog.dropTempView(key[-1])
+    def _drop_views(self) -> list[scanner.Name]:
+        """Drop all views of ours, and return their names as statements wrote them."""
+        before = list(self._views.values())
+        for key in self._views:
+            if len(key) > 1:
+                self._spark.catalog.dropGlobalTempView(key[-1])
+            else:
+                self._spark.catalog.dropTempView(key[-1])
+        self._views.clear()
+        return before
 
     def columns(self, name: scanner.Name) -> tuple[str, ...]:
-        """The columns of a relation that a statement has named before; `()` for others."""
-        return self._columns.get(tuple(part.lower() for part in name), ())
+        """The columns of a relation, without a view of it; `()` if there is none, or it cannot be read."""
+        key = _key(name)
+        if key not in self._columns:
+            try:
+                frame = self.frame(name, anew=False)
+            except Exception:  # noqa: BLE001 - the statement reports it
+                return ()
+            if frame is None:
+                return ()
+            self._columns[key] = tuple(frame.columns)
+        return self._columns[key]
 
-    def frame(self, name: scanner.Name) -> DataFrame | None:
+    def frame(self, name: scanner.Name, *, anew: bool = True) -> DataFrame | None:
         """The rows of a name without a view; None if there is none. Raises as `make` does."""
         is_log, is_lake = (len(name) == 2 and name[0].lower() == each for each in (LOG, LAKE))
         if is_lake:
             known = self._table(name[1])
-            return None if known is None else self._delta(known)
-        topic = self.topics.match(name[-1], anew=True) if is_log or len(name) == 1 else None
+            return None if known is None else self._delta(known, [])
+        topic = self.topics.match(name[-1], anew=anew) if is_log or len(name) == 1 else None
         if topic is not None:
             return self._frames.log(topic, pushdown=False) if is_log else self._of_topic(topic, pushdown=False)
         rows = self._pipeline_table(name[0]) if len(name) == 1 else None
-        return rows if rows is not None or len(name) != 1 else self.frame((LAKE, name[0]))
+        return rows if rows is not None or len(name) != 1 else self.frame((LAKE, name[0]), anew=anew)
 
 
 class _NoTopicsError(Exception):
@@ -373,6 +436,11 @@ class _NoTopicsError(Exception):
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
         self.reason = reason
+
+
+def _key(name: scanner.Name) -> scanner.Name:
+    """A name as Spark compares it: without case."""
+    return tuple(part.lower() for part in name)
 
 
 def _escaped(path: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.errors import nearest
 from headwater.pipelines.spark import jvm
-from headwater.pipelines.sql.relations import LAKE, LOG, RelationError, Relations
+from headwater.pipelines.sql.relations import LAKE, LOG, RelationError, Relations, StatementRelations, TakenError
 from headwater.pipelines.sql.statement_errors import (
     StatementError,
     explained,
@@ -23,13 +23,15 @@ from headwater.pipelines.sql_text.scanner import Name, Statement
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["analysed", "failed", "suggestion"]
+__all__ = ["analysed", "failed", "is_query", "names_once", "suggestion"]
 
 # Delta's parser, which Spark's extension installs, drops the values that Spark's own parser would put in. With this
 # setting the analyser binds them, as in Spark 4.0.
 PARAMETERS_CONF: Final = "spark.sql.legacy.parameterSubstitution.constantsOnly"
 _QUERIES: Final = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP", "REDUCE"})
 _CHANGES: Final = frozenset({"INSERT", "MERGE", "UPDATE", "DELETE"})  # in a query they are at most names
+#: Behind these words a relation may be scanned again that the text names once.
+_HIDES_NAMES: Final = frozenset({"WITH", "IDENTIFIER", "EXECUTE"})
 #: Relations of one statement that only Spark's errors name: each costs one more analysis.
 MISSED_MAX: Final = 100
 
@@ -56,18 +58,21 @@ def analysed(
     values = {name: value for name, value in (given or {}).items() if name in asked}
     if values:
         spark.conf.set(PARAMETERS_CONF, "true")
-    is_query = _is_query(statement.text)
+    reads_later = is_query(statement.text)
+    own = relations.begin(statement.text)
     try:
-        pushdown = narrows and (is_query or _names_once(relations, statement.text))
-        relations.prepare(statement.text, pushdown=pushdown)
-        frame = _complete(spark, relations, statement, values)
+        pushdown = narrows and (reads_later or (not own.users and names_once(statement.text)))
+        relations.prepare(own, pushdown=pushdown)
+        # A command scans what only Spark's errors name while it is analysed, and nobody knows how often.
+        own.pushdown = pushdown and reads_later
+        frame = _complete(spark, relations, own, statement, values)
         # A query is only analysed so far. Spark shares pushed filters between the scans of one relation.
-        if pushdown and is_query and any(jvm.relations_shared(frame)):
-            relations.make_again()
-            frame = _complete(spark, relations, statement, values)
+        if pushdown and reads_later and any(jvm.relations_shared(frame)):
+            relations.make_again(own)
+            frame = _complete(spark, relations, own, statement, values)
     except PySparkException as error:
         raise failed(error, relations, statement) from None
-    except AmbiguousTopicError as error:
+    except (AmbiguousTopicError, TakenError) as error:
         raise StatementError(str(error)) from None
     except Py4JJavaError as error:
         reason = missing_format(error)
@@ -77,26 +82,32 @@ def analysed(
     return frame
 
 
-def _is_query(text: str) -> bool:
+def is_query(text: str) -> bool:
     """Whether a statement changes nothing, and is run when its rows are fetched.
 
-    >>> _is_query("(SELECT 1)"), _is_query("WITH a AS (SELECT 1) INSERT INTO t TABLE a"), _is_query("EXPLAIN SELECT 1")
+    >>> is_query("(SELECT 1)"), is_query("WITH a AS (SELECT 1) INSERT INTO t TABLE a"), is_query("EXPLAIN SELECT 1")
     (True, False, False)
     """
     seen = scanner.words(text)
     return seen[:1] != [] and seen[0] in _QUERIES and not _CHANGES & set(seen)
 
 
-def _names_once(relations: Relations, text: str) -> bool:
-    """Whether a command, which runs while it is analysed, certainly scans each relation once."""
+def names_once(text: str) -> bool:
+    """Whether a command, which runs while it is analysed, certainly scans each relation once.
+
+    >>> names_once("INSERT INTO t SELECT * FROM a"), names_once("INSERT INTO t SELECT * FROM a, IDENTIFIER('a')")
+    (True, False)
+    """
     seen = scanner.words(text)
-    if relations.has_users_views or "WITH" in seen:
+    if _HIDES_NAMES & set(seen):
         return False
     names = [token.name.lower() for token in scanner.tokens(text) if token.kind is not scanner.SqlTokenKind.COMMENT]
     return all(names.count(name[-1].lower()) == 1 for name in scanner.names(text))
 
 
-def _complete(spark: SparkSession, relations: Relations, statement: Statement, values: dict[str, Any]) -> DataFrame:
+def _complete(
+    spark: SparkSession, relations: Relations, own: StatementRelations, statement: Statement, values: dict[str, Any]
+) -> DataFrame:
     """Analyse a statement, making the relations that Spark misses."""
     from pyspark.errors import PySparkException
 
@@ -106,23 +117,23 @@ def _complete(spark: SparkSession, relations: Relations, statement: Statement, v
             frame = spark.sql(statement.text, args=values or None)
         except PySparkException as error:
             name = missing_relation(error)
-            if name is None or not _made(relations, name, missed, statement):
+            if name is None or not _made(relations, own, name, missed, statement):
                 raise
         else:
             name = _missed_by_explain(frame, statement)
             if name is None:
                 return frame
-            if not _made(relations, name, missed, statement):
+            if not _made(relations, own, name, missed, statement):
                 raise StatementError(_unknown(relations, name))
 
 
-def _made(relations: Relations, name: Name, missed: set[Name], statement: Statement) -> bool:
+def _made(relations: Relations, own: StatementRelations, name: Name, missed: set[Name], statement: Statement) -> bool:
     """Make a relation that Spark misses, once; whether the statement may be analysed again."""
     if name in missed or len(missed) >= MISSED_MAX:
         return False
     missed.add(name)
     try:
-        return relations.make(name)
+        return relations.make(own, name)
     except (RelationError, AmbiguousTopicError) as error:
         at = statement.text.lower().find(name[-1].lower())
         raise StatementError(str(error), statement.place(at) if at >= 0 else None) from None

@@ -1,7 +1,8 @@
 """Divides SQL text into statements, names and parameters by Spark's lexical rules. Pure; never fails.
 
-Strings (`'…'`, `"…"`, with a backslash as escape unless the string is raw, `r'…'`), backquoted names, comments from
-`--` to the end of the line and nested `/* … */` hide what they contain. SQL scripts (`BEGIN … END`) are not recognised.
+Strings (`'…'`, `"…"`, with a backslash as escape unless the string is raw, `r'…'`), backquoted names, nested `/* … */`
+and comments from `--` to the end of the line (one that ends with a backslash goes on) hide what they contain. SQL
+scripts (`BEGIN … END`) are not recognised.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ __all__ = [
 
 _WORD: Final = re.compile(r"\w+")
 _SPACE: Final = re.compile(r"\s+")
+_LINE_COMMENT: Final = re.compile(r"--(?:\\\n|[^\r\n])*")  # a backslash at the line's end continues it
 #: Tokens before the name of a relation. A name elsewhere, such as in parentheses, is found when Spark misses it.
 _BEFORE_RELATIONS: Final = frozenset({
     "FROM", "JOIN", "INTO", "TABLE", "USING", "DESCRIBE", "DESC", "EXTENDED", "FORMATTED", "UPDATE", "IN", "VIEW",
@@ -116,8 +118,8 @@ def tokens(text: str) -> Iterator[SqlToken]:
 def _token(text: str, at: int) -> SqlToken:
     two = text[at : at + 2]
     if two == "--":
-        end = text.find("\n", at)
-        return SqlToken(SqlTokenKind.COMMENT, text[at : len(text) if end < 0 else end], at)
+        line = _LINE_COMMENT.match(text, at)
+        return SqlToken(SqlTokenKind.COMMENT, line[0] if line else two, at)
     if two == "/*":
         return _comment(text, at)
     if text[at] in "'\"":
@@ -266,22 +268,25 @@ def _joins(left: SqlToken, colon: SqlToken) -> bool:
     return left.end == colon.start and (left.text == ":" or left.kind is not SqlTokenKind.SYMBOL or left.text in ")]")
 
 
-def target_of_view(text: str) -> tuple[str, Name] | None:
-    """Return CREATE or DROP and the name of the view that a statement creates or drops; None for other statements.
+def target_of_view(text: str, global_schema: str) -> Name | None:
+    """Return the name, in lower case, of the view that a statement creates or drops; None for other statements.
 
-    >>> target_of_view("create or replace temp view `a` AS SELECT 1"), target_of_view("DROP VIEW IF EXISTS b")
-    (('CREATE', ('a',)), ('DROP', ('b',)))
-    >>> target_of_view("SELECT * FROM view")
+    That of a global temporary view begins with `global_schema`. A persistent view is a table of the catalog.
+
+    >>> target_of_view("create or replace temp view `A` AS SELECT 1", "g"), target_of_view("DROP VIEW IF EXISTS b", "g")
+    (('a',), ('b',))
+    >>> target_of_view("CREATE GLOBAL TEMPORARY VIEW a AS SELECT 1", "g"), target_of_view("SELECT * FROM view", "g")
+    (('g', 'a'), None)
     """
     seen = [token for token in tokens(text) if token.kind is not SqlTokenKind.COMMENT]
-    verb = seen[0].text.upper() if seen else ""
-    if verb not in ("CREATE", "DROP"):
+    if not seen or seen[0].text.upper() not in ("CREATE", "DROP"):
         return None
     at = next((i for i, token in enumerate(seen[:6]) if token.text.upper() == "VIEW"), None)
     if at is None:
         return None
+    between = {token.text.upper() for token in seen[1:at]}
     at += 1
     while at < len(seen) and seen[at].text.upper() in ("IF", "NOT", "EXISTS"):
         at += 1
-    name = _name_at(seen, at)
-    return (verb, name) if name else None
+    name = tuple(part.lower() for part in _name_at(seen, at))
+    return (global_schema, *name) if name and "GLOBAL" in between else name or None

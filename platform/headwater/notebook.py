@@ -7,6 +7,7 @@ Frames read topics whole: a frame may be scanned any number of times, with any f
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class _Source:
     registry: str
 
 
+_analysing = threading.Lock()  # a statement's relations have names in the session while it is analysed
 _kept: OrderedDict[tuple[int, _Source], tuple[SparkSession, Relations]] = OrderedDict()
 
 
@@ -91,7 +93,11 @@ def sql(
     found = statements(statement)
     if len(found) != 1:
         raise StatementError(f"headwater.sql takes one statement, and there are {len(found)}")
-    return analysed(spark, relations, found[0], args, narrows=False)
+    with _analysing:
+        try:
+            return analysed(spark, relations, found[0], args, narrows=False)
+        finally:
+            relations.end()
 
 
 def table(

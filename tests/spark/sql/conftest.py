@@ -46,13 +46,16 @@ class SqlLab:
         self.servers = servers
         self.prefix = f"t{uuid.uuid4().hex[:8]}_"
         self.admin = TopicAdmin(servers)
-        self.relations = self.with_known(Known())
+        self.relations: Any = None
+        self.with_known(Known())
 
     def with_known(self, known: Known, frames: TopicFrames | None = None) -> Relations:
         """Relations that statements use from now on."""
         names = TopicNames(self.admin.topic_names)
-        self.relations = Relations(self.spark, self.servers, names, known, frames)
-        return self.relations
+        if self.relations is not None:
+            self.relations.end()  # a session has one shell
+        self.relations = relations = Relations(self.spark, self.servers, names, known, frames)
+        return relations
 
     def name(self, text: str) -> str:
         return text.replace("@", self.prefix)

@@ -98,19 +98,9 @@ class SqlCompleter(Completer):
 
     def _columns(self, text: str) -> set[str]:
         """The columns of every relation that the text names."""
-        return {column for name in scanner.names(text) for column in self._of(name)}
+        return {column for name in scanner.names(text) for column in self._relations.columns(name)}
 
     def _columns_by(self, text: str, qualifier: str) -> set[str]:
         """The columns of one relation, or of all if the qualifier is an alias."""
-        own = self._of((qualifier,))
+        own = self._relations.columns((qualifier,))
         return set(own) if own else self._columns(text)
-
-    def _of(self, name: scanner.Name) -> tuple[str, ...]:
-        found = self._relations.columns(name)
-        if found:
-            return found
-        try:
-            self._relations.prepare(f"FROM {'.'.join(quoted(part) for part in name)}")
-        except Exception:  # noqa: BLE001 - the statement reports it
-            return ()
-        return self._relations.columns(name)
