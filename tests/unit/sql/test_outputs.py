@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
+import time
 from collections.abc import Sequence
 
 import pytest
+from pyspark.sql import types
 
+from headwater.cli.sql.execution import require_names
 from headwater.cli.sql.outputs import TABLE_ROWS_MAX, followed_output_of, output_of
+from headwater.cli.sql.values import equal_names, plain, row_values
+from headwater.pipelines.sql.statement_errors import StatementError
 
 NAMES = ["id", "name"]
 ROWS = [(1, "é"), (2, None)]
@@ -61,3 +67,48 @@ def test_a_followed_table_prints_rows_as_they_come(capsys: pytest.CaptureFixture
     output.begin(NAMES)
     output.rows([(17, "x")])
     assert "17" in capsys.readouterr().out
+
+
+def test_csv_quotes_a_carriage_return_and_ends_lines_with_a_line_feed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "csv", [(1, "a\rb"), (2, "c\nd")]) == 'id,name\n1,"a\rb"\n2,"c\nd"\n'
+
+
+AT, N, TEXT = types.TimestampType(), types.IntegerType(), types.StringType()
+SCHEMA = (
+    types.StructType()
+    .add("at", AT)
+    .add("local", types.TimestampNTZType())
+    .add("several", types.ArrayType(AT))
+    .add("inner", types.StructType().add("at", AT).add("n", N))
+    .add("by", types.MapType(TEXT, AT))
+    .add("n", N)
+)
+
+
+def test_a_timestamp_is_the_same_in_every_time_zone_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = dt.datetime(2026, 10, 25, 0, 30, tzinfo=dt.UTC)  # in Berlin, 02:30 comes twice
+    local = dt.datetime.fromisoformat("2026-01-01")
+    try:
+        for zone in ("UTC", "Europe/Berlin", "America/New_York"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            for at, expected in ((moment, "T00:30:00Z"), (moment + dt.timedelta(hours=1), "T01:30:00Z")):
+                given = dt.datetime.fromtimestamp(at.timestamp())  # noqa: DTZ006 - as PySpark gives it
+                row = (given, local, [given, None], types.Row(at=given, n=1), {"k": given}, None)
+                shown = [plain(value) for value in row_values(SCHEMA)(row)]
+                text = "2026-10-25" + expected
+                assert shown == [text, "2026-01-01T00:00:00", [text, None], {"at": text, "n": 1}, {"k": text}, None]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_equal_names_are_told_where_one_would_hide_the_other() -> None:
+    twice = types.StructType([types.StructField(name, types.IntegerType()) for name in ("a", "b", "a")])
+    assert equal_names(twice, keyed=True) == ["a"]
+    assert equal_names(twice, keyed=False) == []
+    nested = types.StructType([types.StructField("s", types.ArrayType(twice))])
+    assert equal_names(nested, keyed=False) == ["a"]
+    with pytest.raises(StatementError, match="several columns or fields are named a: rename them with AS"):
+        require_names(twice, keyed=output_of("jsonl").keyed)
+    require_names(twice, keyed=output_of("csv").keyed)

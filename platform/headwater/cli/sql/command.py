@@ -16,7 +16,7 @@ from headwater.cli.sql.execution import Executor, show_chunks
 from headwater.cli.sql.follow import Follower, parse_from, start_of
 from headwater.cli.sql.known_relations import Cluster, known_relations, left_out
 from headwater.cli.sql.options import FOLLOWED_ROWS, SqlOptions
-from headwater.cli.sql.outputs import followed_output_of, output_of
+from headwater.cli.sql.outputs import Output, followed_output_of, output_of
 from headwater.cli.sql.pager import show_table
 from headwater.cli.sql.parameters import parameters
 from headwater.cli.sql.script import STOP_WAIT_S, Script, read_script, run_script
@@ -52,7 +52,9 @@ def run(options: SqlOptions) -> None:
         elif options.follow:
             most = options.rows_held or FOLLOWED_ROWS
             frames = ArrivingFrames(spark, cluster.where, start_of(start, cluster.admin.offsets), most)
-            _follow(Follower(spark, cluster.relations(spark, known, frames), values), script, options.output)
+            output = followed_output_of(options.output)
+            follower = Follower(spark, cluster.relations(spark, known, frames), values, keyed=output.keyed)
+            _follow(follower, script, output)
         else:
             _run_script(spark, cluster, known, options, script, values)
 
@@ -89,11 +91,11 @@ def _run_script(
         note(line)
 
 
-def _follow(follower: Follower, script: Script, output: str) -> None:
+def _follow(follower: Follower, script: Script, output: Output) -> None:
     statement = script.statements[0]
     run = follower.start(statement)
     try:
-        show_chunks(run, followed_output_of(output))
+        show_chunks(run, output)
     except KeyboardInterrupt:
         run.cancel()
         run.wait(STOP_WAIT_S)

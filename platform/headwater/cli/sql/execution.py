@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.output import note
 from headwater.cli.sql import listing
 from headwater.cli.sql.outputs import PARQUET, Output
 from headwater.cli.sql.parquet_file import write_parquet
 from headwater.cli.sql.statement_run import StatementRun
+from headwater.cli.sql.values import equal_names, row_values
+from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.sql.statement import analysed, failed
 from headwater.pipelines.sql.statement_errors import StatementError
 from headwater.pipelines.sql_text.scanner import Statement, words
@@ -22,16 +23,19 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sql.relations import Relations
 
-__all__ = ["Executor", "ResultColumns", "chunked", "failed_java", "may_commit", "show_chunks"]
+__all__ = ["Executor", "ResultColumns", "chunked", "failure_of", "may_commit", "require_names", "show_chunks"]
 
 CHUNK_ROWS_MAX: Final = 1_000
 CHUNK_S_MAX: Final = 0.2  # rows that have come are shown after this time
-#: First words of statements that change something, and words that do so behind others, as in `WITH … INSERT`.
-_CHANGES_FIRST: Final = frozenset({
-    "INSERT", "MERGE", "UPDATE", "DELETE", "CREATE", "REPLACE", "OPTIMIZE", "TRUNCATE", "COPY", "ALTER", "DROP",
-    "VACUUM", "RESTORE", "LOAD",
-})  # fmt: skip
-_CHANGES: Final = frozenset({"INSERT", "MERGE"})
+#: First words of statements that change nothing, whatever follows.
+_HARMLESS_FIRST: Final = frozenset(
+    {"SELECT", "TABLE", "VALUES", "MAP", "REDUCE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"}
+)
+#: What `WITH …` and `FROM …` may lead to.
+_CHANGES: Final = frozenset({"INSERT", "MERGE", "UPDATE", "DELETE"})
+
+
+_AS_TEXT: Final = "a time outside of the years 1 to 9999 is shown by CAST(… AS STRING)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +46,34 @@ class ResultColumns:
 
 
 def may_commit(text: str) -> str:
-    """The word by which a statement changes something; '' for a query.
+    """The word by which a statement may change something; '' if it certainly changes nothing.
 
     >>> may_commit("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a"), may_commit("SELECT 'INSERT'")
     ('INSERT', '')
+    >>> may_commit("EXECUTE IMMEDIATE 'INSERT INTO t VALUES (1)'"), may_commit("CONVERT TO DELTA parquet.`/x`")
+    ('EXECUTE', 'CONVERT')
     """
     seen = words(text)
-    if seen[:1] and seen[0] in _CHANGES_FIRST:
-        return seen[0]
-    return next((word for word in seen if word in _CHANGES), "") if seen[:1] in (["WITH"], ["FROM"]) else ""
+    if not seen or seen[0] in _HARMLESS_FIRST:
+        return ""
+    if seen[0] in ("WITH", "FROM"):
+        return next((word for word in seen if word in _CHANGES), "")
+    return seen[0]
 
 
-def chunked(rows: Iterator[Any]) -> Iterator[list[tuple[Any, ...]]]:
+def require_names(schema: Any, *, keyed: bool) -> None:
+    """Raise StatementError if columns or fields of equal names would hide each other."""
+    same = equal_names(schema, keyed=keyed)
+    if same:
+        raise StatementError(f"several columns or fields are named {', '.join(same)}: rename them with AS")
+
+
+def chunked(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
     """Collect rows to chunks by number and time."""
     chunk: list[tuple[Any, ...]] = []
     began = time.monotonic()
     for row in rows:
-        chunk.append(tuple(row))
+        chunk.append(row)
         if len(chunk) >= CHUNK_ROWS_MAX or time.monotonic() - began >= CHUNK_S_MAX:
             yield chunk
             chunk, began = [], time.monotonic()
@@ -120,8 +135,13 @@ class Executor:
     # -- in the statement's thread -------------------------------------------------------------------------------------
 
     def _work(self, run: StatementRun, statement: Statement) -> None:
-        from pyspark.errors import PySparkException
+        try:
+            self._answer(run, statement)
+        except Exception as error:  # noqa: BLE001 - `failure_of` tells which are the statement's
+            run.check()  # a cancelled job fails in Py4J's own way
+            raise failure_of(error, self.relations, statement) from None
 
+    def _answer(self, run: StatementRun, statement: Statement) -> None:
         listed = self._listed(statement)
         if listed is not None:
             run.put(ResultColumns(listing.COLUMNS))
@@ -131,20 +151,13 @@ class Executor:
         if not frame.columns:
             return
         run.check()
-        try:
-            if self.to:
-                self._write(run, frame)
-                return
-            run.put(ResultColumns(frame.columns))
-            for chunk in self._fetched(frame):
-                run.put(chunk)
-        except PySparkException as error:
-            raise failed(error, self.relations, statement) from None
-        except Exception as error:
-            run.check()  # a cancelled job fails in Py4J's own way
-            if type(error).__name__ != "Py4JJavaError":
-                raise
-            raise failed_java(error) from None
+        if self.to:
+            self._write(run, frame)
+            return
+        require_names(frame.schema, keyed=self.output.keyed)
+        run.put(ResultColumns(frame.columns))
+        for chunk in self._fetched(frame):
+            run.put(chunk)
 
     def _listed(self, statement: Statement) -> list[listing.Relation] | None:
         asked = listing.parse_listing(statement.text)
@@ -157,10 +170,10 @@ class Executor:
         return listing.relations_listed(asked, self.relations, of_spark)
 
     def _fetched(self, frame: DataFrame) -> Iterator[list[tuple[Any, ...]]]:
-        most = self.output.rows_max
+        most, values = self.output.rows_max, row_values(frame.schema)
         if most is None:
-            return chunked(iter(frame.toLocalIterator()))
-        return iter([[tuple(row) for row in frame.limit(most + 1).collect()]])
+            return chunked(map(values, frame.toLocalIterator()))
+        return iter([[values(row) for row in frame.limit(most + 1).collect()]])
 
     def _write(self, run: StatementRun, frame: DataFrame) -> None:
         if self._has_written:
@@ -170,8 +183,15 @@ class Executor:
         run.put(count)
 
 
-def failed_java(error: Exception) -> CliError:
-    """An error of the JVM's that PySpark has no class for."""
-    from headwater.pipelines.spark.spark_errors import first_line
+def failure_of(error: Exception, relations: Relations, statement: Statement) -> Exception:
+    """The statement's failure: one line, so that a script can go on. The listing's errors and Spark's end remain."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
-    return CliError("sql", first_line(error), exit_code=EXIT_FAILED)
+    if isinstance(error, PySparkException):
+        return failed(error, relations, statement)
+    if isinstance(error, Py4JJavaError):  # PySpark has no class for it
+        return StatementError(first_line(error), is_users=False)
+    if isinstance(error, OverflowError | ValueError):
+        return StatementError(f"a value has no form in Python ({first_line(error)}): {_AS_TEXT}", is_users=False)
+    return error

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headwater.cli.messages.start_offset import StartKind, StartOffset, parse_start, resolve
 from headwater.cli.shell.errors import CliError
-from headwater.cli.sql.execution import ResultColumns, chunked, failed_java
+from headwater.cli.sql.execution import ResultColumns, chunked, failure_of, require_names
 from headwater.cli.sql.statement_run import StatementRun
+from headwater.cli.sql.values import row_values
 from headwater.pipelines.definition import TopicSource
 from headwater.pipelines.spark import jvm
-from headwater.pipelines.sql.statement import analysed, failed
+from headwater.pipelines.sql.statement import analysed, is_query
 from headwater.pipelines.sql.statement_errors import StatementError
 from headwater.pipelines.sql.streams import require_bounded
 from headwater.pipelines.sql_text.scanner import Statement
@@ -75,10 +76,14 @@ class Follower:
     The state and the checkpoint are in a folder that ends with the command: a later one begins at `--from` again.
     """
 
-    def __init__(self, spark: SparkSession, relations: Relations, values: dict[str, Any]) -> None:
+    def __init__(
+        self, spark: SparkSession, relations: Relations, values: dict[str, Any], *, keyed: bool = False
+    ) -> None:
+        """`keyed` is that of the output."""
         self._spark = spark
         self._relations = relations
         self._values = values
+        self._keyed = keyed
 
     def start(self, statement: Statement) -> StatementRun:
         """Start the query in a thread of its own."""
@@ -87,29 +92,30 @@ class Follower:
         return run
 
     def _work(self, run: StatementRun, statement: Statement) -> None:
-        from pyspark.errors import PySparkException
+        if not is_query(statement.text):  # a command would run while it is analysed
+            raise StatementError("--follow: only a query can be followed, and the statement is none")
+        try:
+            self._answer(run, statement)
+        except Exception as error:  # noqa: BLE001 - `failure_of` tells which are the statement's
+            run.check()
+            raise failure_of(error, self._relations, statement) from None
 
+    def _answer(self, run: StatementRun, statement: Statement) -> None:
         frame = analysed(self._spark, self._relations, statement, self._values)
         if not frame.isStreaming:
             raise StatementError("--follow: the statement reads no topic, so nothing comes")
         require_bounded(jvm.analyzed_plan(frame))
+        require_names(frame.schema, keyed=self._keyed)
         run.put(ResultColumns(frame.columns))
         with tempfile.TemporaryDirectory(prefix="headwater-follow-") as folder:
-            try:
-                self._follow(run, frame, os.path.join(folder, "checkpoint"))
-            except PySparkException as error:
-                run.check()
-                raise failed(error, self._relations, statement) from None
-            except Exception as error:
-                run.check()
-                if type(error).__name__ != "Py4JJavaError":
-                    raise
-                raise failed_java(error) from None
+            self._follow(run, frame, os.path.join(folder, "checkpoint"))
 
     @staticmethod
     def _follow(run: StatementRun, frame: DataFrame, checkpoint: str) -> None:
+        values = row_values(frame.schema)
+
         def show(rows: DataFrame, _batch: int) -> None:
-            for chunk in chunked(iter(rows.toLocalIterator())):
+            for chunk in chunked(map(values, rows.toLocalIterator())):
                 run.put(chunk)
 
         query = frame.writeStream.foreachBatch(show).option("checkpointLocation", checkpoint).start()

@@ -26,6 +26,7 @@ class Output(Protocol):
     """Prints the result of one statement after another. A statement without columns prints nothing."""
 
     rows_max: int | None
+    keyed: bool  # by the columns' names, which must differ
 
     def begin(self, names: Sequence[str]) -> None:
         """Start a result with these columns."""
@@ -41,6 +42,7 @@ class _Table:
     """A table, printed at its end."""
 
     rows_max: int | None = TABLE_ROWS_MAX
+    keyed = False
 
     def __init__(self, show: PrintTable) -> None:
         self._show = show
@@ -66,6 +68,7 @@ class _FollowedTable:
     """A table for the rows that have come at once."""
 
     rows_max: int | None = None
+    keyed = False
 
     def __init__(self) -> None:
         self._names: Sequence[str] = ()
@@ -84,6 +87,7 @@ class _Json:
     """One array of objects, an object a line."""
 
     rows_max: int | None = None
+    keyed = True
 
     def __init__(self) -> None:
         self._names: Sequence[str] | None = None
@@ -111,6 +115,7 @@ class _JsonLines:
     """An object a line."""
 
     rows_max: int | None = None
+    keyed = True
 
     def __init__(self) -> None:
         self._names: Sequence[str] = ()
@@ -126,16 +131,28 @@ class _JsonLines:
         sys.stdout.flush()
 
 
+class _NewLines:
+    """Prints the lines of a CSV writer, which ends them with a carriage return and a line feed, with the latter."""
+
+    def write(self, line: str) -> None:
+        sys.stdout.write(line.removesuffix("\r\n") + "\n")
+
+
 class _Csv:
     """A header line and a line a row."""
 
     rows_max: int | None = None
+    keyed = False
+
+    def __init__(self) -> None:
+        # With the line end \n alone, Python's writer leaves a \r in a field without quotes.
+        self._writer = csv.writer(_NewLines(), lineterminator="\r\n")
 
     def begin(self, names: Sequence[str]) -> None:
-        csv.writer(sys.stdout, lineterminator="\n").writerow(names)
+        self._writer.writerow(names)
 
     def rows(self, rows: Rows) -> None:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(csv_cells(row) for row in rows)
+        self._writer.writerows(csv_cells(row) for row in rows)
         sys.stdout.flush()
 
     def end(self) -> None:
