@@ -27,6 +27,7 @@ from headwater.pipelines.sql import topic_rows
 from headwater.pipelines.sql.registry_columns import Registered
 from headwater.pipelines.sql.statement_errors import StatementError, missing_format
 from headwater.pipelines.sql.topic_names import AmbiguousTopicError, TopicNames
+from headwater.pipelines.sql.topic_tables import topic_table
 from headwater.pipelines.sql_text import scanner
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ __all__ = [
 LOG: Final = "log"
 LAKE: Final = "lake"
 GLOBAL_DATABASE: Final = "spark.sql.globalTempDatabase"
+#: First words of statements that read what they name, and change at most another table.
+_READING: Final = frozenset({
+    "SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP", "REDUCE", "EXPLAIN", "INSERT", "CREATE", "REPLACE", "MERGE",
+})  # fmt: skip
 TABLE_NAME: Final = re.compile(r"\w+")  # what Spark's catalog accepts
 
 
@@ -302,7 +307,19 @@ class Relations:
             return self._of_topic(topic, pushdown=statement.pushdown)
         rows = self._pipeline_table(name[0])
         known = self._table(name[0])
-        return rows if rows is not None or known is None else self._delta(known, statement.missing)
+        if rows is not None:
+            return rows
+        return self._topic_table(statement, name[0]) if known is None else self._delta(known, statement.missing)
+
+    def _topic_table(self, statement: StatementRelations, name: str) -> DataFrame | None:
+        """The rows of a table of `USING headwater`, for statements that read; others mean the table itself."""
+        if not _READING & set(scanner.words(statement.text)[:1]):
+            return None
+        with self._lock:
+            # A view of the first analysis hides the table.
+            if statement is self._current and self._views.pop((name.lower(),), None) is not None:
+                self._spark.catalog.dropTempView(name)
+        return topic_table(self._spark, name, pushdown=statement.pushdown)
 
     def _topic(self, name: str, *, is_certain: bool) -> str | None:
         try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.errors import nearest
 from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark.planned_offsets import planned_offsets, planned_text
 from headwater.pipelines.sql.relations import LAKE, LOG, RelationError, Relations, StatementRelations, TakenError
 from headwater.pipelines.sql.statement_errors import (
     StatementError,
@@ -23,7 +25,7 @@ from headwater.pipelines.sql_text.scanner import Name, Statement
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["analysed", "failed", "is_query", "names_once", "suggestion"]
+__all__ = ["analysed", "failed", "is_query", "names_once", "planned_lines", "suggestion"]
 
 # Delta's parser, which Spark's extension installs, drops the values that Spark's own parser would put in. With this
 # setting the analyser binds them, as in Spark 4.0.
@@ -32,6 +34,7 @@ _QUERIES: Final = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP",
 _CHANGES: Final = frozenset({"INSERT", "MERGE", "UPDATE", "DELETE"})  # in a query they are at most names
 #: Behind these words a relation may be scanned again that the text names once.
 _HIDES_NAMES: Final = frozenset({"WITH", "IDENTIFIER", "EXECUTE"})
+_EXPLAIN_MODES: Final = frozenset({"LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST"})
 #: Relations of one statement that only Spark's errors name: each costs one more analysis.
 MISSED_MAX: Final = 100
 
@@ -80,6 +83,34 @@ def analysed(
             raise
         raise StatementError(reason) from None
     return frame
+
+
+def planned_lines(
+    spark: SparkSession, relations: Relations, statement: Statement, given: Mapping[str, Any] | None = None
+) -> list[str]:
+    """The offsets that the query behind EXPLAIN reads from topics, a line for each range; [] for other statements.
+
+    Spark's own EXPLAIN does not show them. Raises as `analysed` does.
+    """
+    text = explained_query(statement.text)
+    if text is None:
+        return []
+    frame = analysed(spark, relations, dataclasses.replace(statement, text=text), given)
+    return [planned_text(part) for scan in planned_offsets(frame) for part in scan]
+
+
+def explained_query(text: str) -> str | None:
+    """The query behind EXPLAIN; None for another statement.
+
+    >>> explained_query("EXPLAIN FORMATTED SELECT 1"), explained_query("EXPLAIN INSERT INTO t SELECT 1")
+    ('SELECT 1', None)
+    """
+    seen = [token for token in scanner.tokens(text) if token.kind is not scanner.SqlTokenKind.COMMENT]
+    if not seen or seen[0].text.upper() != "EXPLAIN":
+        return None
+    at = 2 if len(seen) > 1 and seen[1].text.upper() in _EXPLAIN_MODES else 1
+    query = text[seen[at].start :] if len(seen) > at else ""
+    return query if is_query(query) else None
 
 
 def is_query(text: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.definition import TopicSource
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql import topic_rows
 from headwater.pipelines.sql.statement_errors import StatementError
 
@@ -49,7 +50,7 @@ class ArrivingFrames:
         return topic_rows.log_arriving(self._spark, self._where, self._source_of(topic), self._most)
 
 
-def require_bounded(plan: Any) -> None:
+def require_bounded(spark: SparkSession, plan: Any) -> None:
     """Raise StatementError if an analysed plan (Catalyst's) cannot follow its topics with bounded state."""
     for node in _nodes(plan):
         if not node.isStreaming():
@@ -62,7 +63,7 @@ def require_bounded(plan: Any) -> None:
         if name in ("Distinct", "Deduplicate", "DeduplicateWithinWatermark"):
             _require_final_keys(node, name)
         if name == "Join":
-            _require_bounded_join(node)
+            _require_bounded_join(spark, node)
 
 
 def _require_final_keys(node: Any, name: str) -> None:
@@ -75,20 +76,13 @@ def _require_final_keys(node: Any, name: str) -> None:
         raise StatementError(f"--follow: {what}; {MARK}")
 
 
-def _require_bounded_join(node: Any) -> None:
-    """A join of streams must compare the event times of both, or it keeps every row."""
-    left, right = node.left(), node.right()
-    if not (left.isStreaming() and right.isStreaming()):
-        return
-    condition = node.condition()
-    compared = {
-        side
-        for side, plan in (("left", left), ("right", right))
-        for each in (_each(condition.get().references().toSeq()) if condition.isDefined() else ())
-        if _is_event_time(each) and plan.outputSet().contains(each)
-    }
-    if len(compared) < 2:
-        what = "a join of topics keeps the rows of both, unless its condition compares columns with a watermark"
+def _require_bounded_join(spark: SparkSession, node: Any) -> None:
+    """A join of streams must let Spark drop rows of both sides, or it keeps them all."""
+    if node.left().isStreaming() and node.right().isStreaming() and not jvm.drops_rows_of_both(spark, node):
+        what = (
+            "a join of topics keeps the rows of both, unless its condition says that columns with a watermark are "
+            "equal, or bounds them on both sides (a.at BETWEEN b.at AND b.at + INTERVAL 1 HOUR)"
+        )
         raise StatementError(f"--follow: {what}; {MARK}")
 
 

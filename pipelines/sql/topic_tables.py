@@ -12,33 +12,46 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.datasource import DISORDER_CONF, DISORDER_OPTION
+from headwater.pipelines.datasource import DISORDER_CONF, DISORDER_OPTION, PUSHDOWN_OPTION
 from headwater.pipelines.spark import jvm
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["readable_topic_tables"]
+__all__ = ["readable_topic_tables", "topic_table"]
 
 _PROVIDER: Final = "headwater"
+
+
+def topic_table(spark: SparkSession, name: str, *, pushdown: bool) -> DataFrame | None:
+    """The rows of a table of `USING headwater` in the current schema; None if there is none.
+
+    With `pushdown`, the frame has it if the table was created with it, and Spark must scan it once only. A table
+    without a disorder of timestamps has the session's.
+    """
+    options = jvm.table_options(spark, name, _PROVIDER)
+    if options is None:
+        return None
+    if not pushdown:
+        options = {key: value for key, value in options.items() if key.lower() != PUSHDOWN_OPTION}
+    disorder = spark.conf.get(DISORDER_CONF, None)
+    if disorder is not None and DISORDER_OPTION.lower() not in map(str.lower, options):
+        options = {**options, DISORDER_OPTION: disorder}
+    return spark.read.format(_PROVIDER).options(**options).load()
 
 
 @contextmanager
 def readable_topic_tables(spark: SparkSession, names: Iterable[str]) -> Iterator[None]:
     """While a statement that names these tables is analysed, those of `USING headwater` are readable.
 
-    A frame made in the block needs it no longer. Names with a schema, and those of temporary views, are passed over. A
-    table without a disorder of timestamps has the session's.
+    A frame made in the block needs it no longer. Names with a schema, and those of temporary views, are passed over.
     """
     shown: list[str] = []
-    disorder = spark.conf.get(DISORDER_CONF, None)
     try:
         for name in dict.fromkeys(names):
-            options = jvm.table_options(spark, name, _PROVIDER)
-            if options is not None:
-                if disorder is not None and DISORDER_OPTION.lower() not in map(str.lower, options):
-                    options[DISORDER_OPTION] = disorder
-                spark.read.format(_PROVIDER).options(**options).load().createTempView(f"`{name}`")
+            rows = topic_table(spark, name, pushdown=True)
+            if rows is not None:
+                rows.createTempView(f"`{name}`")
                 shown.append(name)
         yield
     finally:

@@ -13,6 +13,9 @@ from confluent_kafka import Producer
 from tests.airflow.airflow_home import AirflowHome, airflow_python
 from tests.conftest import BrokerProcess
 
+#: Programs for Airflow's own Python, which alone can import them.
+collect_ignore = ["dag_driver.py"]
+
 MakeHome = Callable[[Mapping[str, Any]], AirflowHome]
 Write = Callable[[str, Sequence[tuple[int, int]]], None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -144,6 +145,52 @@ def test_a_parquet_file_is_whole_ordered_and_one(lab: Any, tmp_path: Path) -> No
         nowhere.show(nowhere.start(lab.statement("SELECT 1 AS x")))
 
 
+def printed(lab: Any, executor: Executor, text: str, capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    executor.show(executor.start(lab.statement(text)))
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_explain_tells_the_offsets_and_tables_of_topics_are_read(
+    lab: Any, executor: Executor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.create("@clicks")
+    lab.produce("@clicks", [(None, str(n).encode()) for n in range(10)])
+    told = printed(lab, executor, "EXPLAIN SELECT * FROM @clicks WHERE offset > 6", capsys)
+    assert "Physical Plan" in told[0]["plan"]
+    assert [each["plan"] for each in told[1:]] == [lab.name("@clicks-0: offsets 7 to 9 (3)")]
+    options = f"`kafka.bootstrap.servers` '{lab.servers}', subscribe '@clicks', `headwater.pushdown` 'true'"
+    assert printed(lab, executor, f"CREATE TABLE @made USING headwater OPTIONS ({options})", capsys) == []
+    both = "SELECT count(*) AS n FROM @made WHERE offset > 6 UNION ALL SELECT count(*) FROM @made"
+    assert printed(lab, executor, both, capsys) == [{"n": 3}, {"n": 10}]
+    described = printed(lab, executor, "DESCRIBE EXTENDED @made", capsys)
+    assert {"col_name": "Provider", "data_type": "headwater", "comment": ""} in described
+    assert printed(lab, executor, "DROP TABLE @made", capsys) == []
+    with pytest.raises(StatementError, match="there is no topic, table or view"):
+        executor.show(executor.start(lab.statement("SELECT * FROM @made")))
+
+
+def test_a_command_that_fails_while_it_runs_is_a_line_and_times_are_utc(
+    lab: Any, executor: Executor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.spark.udf.register("fails", lambda _: 1 // 0, "int")
+    with pytest.raises(StatementError) as caught:
+        executor.show(
+            executor.start(lab.statement("CREATE TABLE @failed USING delta AS SELECT fails(id) AS x FROM range(3)"))
+        )
+    assert not caught.value.is_users
+    assert "ZeroDivisionError" in caught.value.message
+    assert "\n" not in caught.value.message
+    with pytest.raises(StatementError, match="outside of the years 1 to 9999"):
+        executor.show(executor.start(lab.statement("SELECT make_timestamp(-5, 1, 1, 0, 0, 0) AS at")))
+    capsys.readouterr()
+    text = (
+        "SELECT TIMESTAMP '2026-07-01 12:00:00+02:00' AS at, CAST(0 AS DECIMAL(38, 18)) AS d, INTERVAL '-1' MINUTE AS i"
+    )
+    assert printed(lab, executor, text, capsys) == [
+        {"at": "2026-07-01T10:00:00Z", "d": "0.000000000000000000", "i": "INTERVAL '-0 00:01:00' DAY TO SECOND"}
+    ]
+
+
 def test_a_script_ends_at_its_first_failure_or_goes_on(
     lab: Any, executor: Executor, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,12 +211,15 @@ def test_a_script_ends_at_its_first_failure_or_goes_on(
     assert shown.err == "headwater: s.sql:2:8: there is no column 'nope'\n"
 
 
+MARKED = "@clicks WATERMARK timestamp DELAY OF INTERVAL 1 MINUTE"
+
+
 @pytest.fixture
 def follow(lab: Any) -> Callable[[str, str], StatementRun]:
     def start(text: str, start: str) -> StatementRun:
         source = start_of(parse_from(start), lab.admin.offsets)
         relations = lab.with_known(Known(), ArrivingFrames(lab.spark, lab.servers, source, 4))
-        return Follower(lab.spark, relations, {"p": 0}).start(lab.statement(text))
+        return Follower(lab.spark, relations, {"p": 0}, keyed=True).start(lab.statement(text))
 
     return start
 
@@ -198,6 +248,13 @@ def test_a_followed_topic_begins_at_its_position_and_goes_on(lab: Any, follow: A
         ("SELECT DISTINCT value FROM @clicks", "DISTINCT remembers every row"),
         ("SELECT DISTINCT value FROM @clicks WATERMARK timestamp DELAY OF INTERVAL 1 MINUTE", "DISTINCT remembers"),
         ("SELECT * FROM @clicks a JOIN @clicks b ON a.key = b.key", "a join of topics keeps the rows of both"),
+        (
+            f"SELECT * FROM {MARKED} a JOIN {MARKED} b ON a.key = b.key AND a.timestamp > b.timestamp",
+            "a join of topics",
+        ),
+        (f"SELECT * FROM {MARKED} a JOIN {MARKED} b ON a.key = b.key AND a.timestamp <> b.timestamp", "bounds them on"),
+        ("INSERT INTO t SELECT * FROM @clicks", "only a query can be followed"),
+        ("SELECT 1 AS a, 2 AS a FROM @clicks", "named a: rename"),
         ("SELECT * FROM @clicks ORDER BY offset", "ORDER BY needs the last row"),
         ("SELECT * FROM @clicks LIMIT 5", "LIMIT ends a result"),
         ("SELECT *, rank() OVER (ORDER BY offset) FROM @clicks", "OVER compares"),
@@ -214,11 +271,12 @@ def test_a_statement_without_bound_is_refused_with_the_reason(lab: Any, follow: 
 
 def test_windows_and_joins_within_a_time_are_followed(lab: Any, follow: Any) -> None:
     lab.create("@clicks")
-    marked = "@clicks WATERMARK timestamp DELAY OF INTERVAL 1 MINUTE"
+    marked = MARKED
     within = "a.timestamp BETWEEN b.timestamp AND b.timestamp + INTERVAL 1 HOUR"
     for text in (
         f"SELECT window(timestamp, '1 minute').start, count(*) FROM {marked} GROUP BY window(timestamp, '1 minute')",
         f"SELECT a.value FROM {marked} AS a JOIN {marked} AS b ON a.key = b.key AND {within}",
+        f"SELECT a.value FROM {marked} AS a JOIN {marked} AS b ON a.key = b.key AND a.timestamp = b.timestamp",
         f"SELECT DISTINCT value, timestamp FROM {marked}",
     ):
         run = follow(text, "earliest")

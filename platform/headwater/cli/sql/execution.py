@@ -14,7 +14,7 @@ from headwater.cli.sql.parquet_file import write_parquet
 from headwater.cli.sql.statement_run import StatementRun
 from headwater.cli.sql.values import equal_names, row_values
 from headwater.pipelines.spark.spark_errors import first_line
-from headwater.pipelines.sql.statement import analysed, failed
+from headwater.pipelines.sql.statement import analysed, failed, planned_lines
 from headwater.pipelines.sql.statement_errors import StatementError
 from headwater.pipelines.sql_text.scanner import Statement, words
 
@@ -147,6 +147,7 @@ class Executor:
             run.put(ResultColumns(listing.COLUMNS))
             run.put([tuple(each) for each in listed])
             return
+        offsets = [] if self.to else planned_lines(self.spark, self.relations, statement, self.values)
         frame = analysed(self.spark, self.relations, statement, self.values)
         if not frame.columns:
             return
@@ -158,6 +159,8 @@ class Executor:
         run.put(ResultColumns(frame.columns))
         for chunk in self._fetched(frame):
             run.put(chunk)
+        if offsets:  # of EXPLAIN
+            run.put([(line,) for line in offsets])
 
     def _listed(self, statement: Statement) -> list[listing.Relation] | None:
         asked = listing.parse_listing(statement.text)

@@ -104,7 +104,7 @@ class Follower:
         frame = analysed(self._spark, self._relations, statement, self._values)
         if not frame.isStreaming:
             raise StatementError("--follow: the statement reads no topic, so nothing comes")
-        require_bounded(jvm.analyzed_plan(frame))
+        require_bounded(self._spark, jvm.analyzed_plan(frame))
         require_names(frame.schema, keyed=self._keyed)
         run.put(ResultColumns(frame.columns))
         with tempfile.TemporaryDirectory(prefix="headwater-follow-") as folder:
