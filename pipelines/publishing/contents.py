@@ -67,10 +67,11 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A version of a Delta table."""
+    """A version of a Delta table. `commit` is a hash of its commit: copies of a table have one id, and go on apart."""
 
     table_id: str
     version: int
+    commit: str
 
     def shown(self) -> str:
         """The contents in a few words."""
@@ -79,11 +80,13 @@ class TableVersion:
 
 @dataclass(frozen=True, slots=True)
 class VersionDifference:
-    """What leads from one version of a Delta table to a later one."""
+    """What leads from one version of a Delta table to a later one; with a hash of the commit of either."""
 
     table_id: str
     from_version: int
     to_version: int
+    from_commit: str
+    to_commit: str
 
     def shown(self) -> str:
         """The contents in a few words."""
@@ -115,7 +118,7 @@ def content_name(contents: Contents, records: Records) -> str:
     """The name of a publish.
 
     >>> records = Records("u", "id", None, None, {}, {"value": "json"})
-    >>> content_name(TableVersion("t", 3), records) == content_name(TableVersion("t", 4), records)
+    >>> content_name(TableVersion("t", 3, "a"), records) == content_name(TableVersion("t", 3, "b"), records)
     False
     """
     return _hash({"kind": type(contents).__name__, "contents": asdict(contents), "records": asdict(records)})

@@ -24,6 +24,7 @@ from headwater.pipelines.publishing.request import DELTA, PublishRequest, format
 from headwater.pipelines.sources import avro_files
 from headwater.pipelines.sources import files as file_source
 from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark.hadoop_files import spark_files
 from headwater.pipelines.spark.spark_errors import first_line
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenedSource", "accessible_files", "named_source", "open_source", "reading_options", "spark_path"]
 
-_LOG: Final = "_delta_log"
 _UNLIKE_TYPES: Final = re.compile(r"Failed to merge incompatible data types [^.\n]*")
 _FILE_PATH: Final = "_metadata.file_path"  # of Spark's own sources
 #: Options with which Spark reads a file of other columns than the first whole, or says that it cannot. Without them, it
@@ -84,7 +84,7 @@ def named_source(request: PublishRequest, files: FileSystem | None) -> PublishRe
         return dataclasses.replace(request, input_format=request.input_format or DELTA)
     if files is None:
         raise PublishRefused(f"{path}: name its format by --input-format")
-    if files.entry(join(path, _LOG)) is not None:
+    if files.entry(join(path, table_versions.LOG)) is not None:
         return dataclasses.replace(request, input_format=DELTA)
     names = [file.name for file in find_files(files, path).contents]
     return dataclasses.replace(request, input_format=format_of_names(names))
@@ -97,9 +97,9 @@ def open_source(
 
     `on_bytes` is called while files are read for their checksums.
     """
-    if request.input_format == DELTA:
-        return _table(spark, request)
     try:
+        if request.input_format == DELTA:
+            return _table(spark, request)
         return _files(spark, loaded, request, on_bytes)
     except FileSystemError as error:
         raise PublishRefused(str(error)) from None
@@ -117,16 +117,19 @@ def accessible_files(path: str) -> FileSystem | None:
 
 def _table(spark: SparkSession, request: PublishRequest) -> OpenedSource:
     request = dataclasses.replace(request, path=spark_path(request.path))
+    files = spark_files(spark, request.path)
     own_id = table_versions.table_id(spark, request.path)
     if request.between is not None:
-        wanted = VersionDifference(own_id, *request.between)
-        found = table_versions.difference(spark, request.path, wanted)
+        earlier, later = request.between
+        found = table_versions.difference(spark, request.path, earlier, later)
+        commits = [table_versions.commit_hash(files, request.path, number) for number in request.between]
+        wanted = VersionDifference(own_id, earlier, later, *commits)
         return OpenedSource(wanted, found.added, found.removed, by_feed=found.by_feed)
     number = request.version
     if number is None:
         number = table_versions.latest_version(spark, request.path)
-    version = TableVersion(own_id, number)
-    rows = table_versions.version(spark, request.path, version)
+    rows = table_versions.version(spark, request.path, number)
+    version = TableVersion(own_id, number, table_versions.commit_hash(files, request.path, number))
     return OpenedSource(version, rows, size=jvm.plan_bytes(rows))
 
 

@@ -165,6 +165,8 @@ class _Publish:
         self._source = source
         self._frames = frames
         self._options = options
+        self._cluster = cluster
+        self._topic_id = records.topic_id
         self._name = content_name(source.contents, records)
         self._owner = owner_of(self._name, request.given_id, request.topic)
         self._place = place_key(request.path, records.topic_id)
@@ -285,8 +287,8 @@ class _Publish:
 
         def stepped(step: str) -> None:
             on_step(step)
-            if step == "records_sent" and (changed := self._source.changed()):
-                raise PublishFailed(f"{self._request.path}: {changed} while it was published; nothing was committed")
+            if step == "records_sent":
+                self._require_unchanged()
 
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
@@ -298,6 +300,19 @@ class _Publish:
                 logger.warning("%s: %s; attempt %d of %d", self.label, lost, attempt, ATTEMPTS_MAX)
             else:
                 return
+
+    def _require_unchanged(self) -> None:
+        """Refuse to commit if the source is another now, or the topic. Raises PublishFailed."""
+        if changed := self._source.changed():
+            raise PublishFailed(f"{self._request.path}: {changed} while it was published; nothing was committed")
+        try:
+            topic_id = _topic_id(self._cluster, self._request.topic)
+        except PublishRefused as error:
+            raise PublishFailed(f"{error}; nothing was committed") from None
+        if topic_id != self._topic_id:
+            raise PublishFailed(
+                f"the topic {self._request.topic} was made anew while it was published to; nothing was committed"
+            )
 
     def _encode_only(self, records: DataFrame) -> None:
         check_encoding(records, self._request.compression, self._options.batch_bytes, self._message_bytes_max)

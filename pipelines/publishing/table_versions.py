@@ -7,9 +7,10 @@ each other out are left out.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headwater.pipelines.publishing.contents import TableVersion, VersionDifference
+from headwater.pipelines.file_systems.file_system import FileSystem, join
 from headwater.pipelines.publishing.errors import PublishRefused
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.spark_errors import first_line
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["TableDifference", "difference", "latest_version", "table_id", "version"]
+__all__ = ["LOG", "TableDifference", "commit_hash", "difference", "latest_version", "table_id", "version"]
 
+LOG: Final = "_delta_log"
+
+READ_BYTES: Final = 1 << 20
 _CHANGE: Final = "_change_type"
 _REMOVALS: Final = ("delete", "update_preimage")
 _SIGN: Final = "_headwater_sign"
@@ -56,21 +60,31 @@ def latest_version(spark: SparkSession, path: str) -> int:
     return int(row.version)
 
 
-def version(spark: SparkSession, path: str, wanted: TableVersion) -> DataFrame:
-    """The rows of a version. Raises PublishRefused."""
-    return _version(spark, path, wanted.version)
+def commit_hash(files: FileSystem, path: str, number: int) -> str:
+    """A hash of the commit that made a version, which has a random id. Raises PublishRefused, FileSystemError."""
+    found = hashlib.sha256()
+    try:
+        with files.open(join(path, LOG, f"{number:020d}.json")) as commit:
+            while data := commit.read(READ_BYTES):
+                found.update(data)
+    except FileNotFoundError:
+        raise PublishRefused(
+            f"{path}: the table's log has no commit of version {number}, by which a publish of it is known: it was "
+            "removed after delta.logRetentionDuration; publish a later version"
+        ) from None
+    return found.hexdigest()
 
 
-def difference(spark: SparkSession, path: str, wanted: VersionDifference) -> TableDifference:
+def difference(spark: SparkSession, path: str, from_version: int, to_version: int) -> TableDifference:
     """The difference of two versions. Raises PublishRefused if rows cannot be compared."""
     from pyspark.sql import functions as f
 
-    later, earlier = _version(spark, path, wanted.to_version), _version(spark, path, wanted.from_version)
+    later, earlier = version(spark, path, to_version), version(spark, path, from_version)
     schema = later.schema
     for field in schema.fields:
         if not _is_comparable(field.dataType):
             raise PublishRefused(f"the column {field.name} has a map, and rows with maps cannot be compared")
-    changes = _feed(spark, path, wanted, schema)
+    changes = _feed(spark, path, from_version, to_version, schema)
     by_feed = changes is not None
     if changes is None:
         changes = (
@@ -85,7 +99,8 @@ def difference(spark: SparkSession, path: str, wanted: VersionDifference) -> Tab
     return TableDifference(added, net.where(f.col(_COUNT) < 0).drop(_COUNT), by_feed)
 
 
-def _version(spark: SparkSession, path: str, number: int) -> DataFrame:
+def version(spark: SparkSession, path: str, number: int) -> DataFrame:
+    """The rows of a version. Raises PublishRefused."""
     from pyspark.errors import PySparkException
 
     try:
@@ -96,16 +111,16 @@ def _version(spark: SparkSession, path: str, number: int) -> DataFrame:
     return frame
 
 
-def _feed(spark: SparkSession, path: str, wanted: VersionDifference, schema: StructType) -> DataFrame | None:
+def _feed(spark: SparkSession, path: str, from_version: int, to_version: int, schema: StructType) -> DataFrame | None:
     """The signed changes by the change data feed; None if the table does not have it for all these versions."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
-    if wanted.from_version == wanted.to_version:
+    if from_version == to_version:
         return None
     reader = spark.read.format("delta").option("readChangeFeed", "true")
-    reader = reader.option("startingVersion", wanted.from_version + 1).option("endingVersion", wanted.to_version)
+    reader = reader.option("startingVersion", from_version + 1).option("endingVersion", to_version)
     try:
         frame = reader.load(path)
         jvm.physical_plan_text(frame)  # Delta looks for the feed when it plans

@@ -77,7 +77,7 @@ def published(**more: Any) -> Published:
         ),
         (published(written=0), "/in (1 file) is in t already: 10 rows, 1 transaction; nothing was written"),
         (
-            published(contents=VersionDifference("i", 1, 2), by_feed=True),
+            published(contents=VersionDifference("i", 1, 2, "a", "b"), by_feed=True),
             "10 rows of /in (versions 1 to 2, by the change data feed) to t: 1 transaction, 2.0 s, 5/s",
         ),
     ],

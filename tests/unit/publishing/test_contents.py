@@ -28,16 +28,33 @@ RECORDS = Records("topic-id", "id", None, None, {"h": "name"}, {"value": "json"}
         Files((FILES.files[0],)),
         Files((FileContents("a.json", 10, "ab"), FILES.files[1])),
         Files((FileContents("c.json", 10, "aa"), FILES.files[1])),
-        TableVersion("t", 1),
-        TableVersion("t", 2),
-        TableVersion("u", 1),
-        VersionDifference("t", 1, 2),
-        VersionDifference("t", 1, 3),
+        TableVersion("t", 1, "c1"),
+        VersionDifference("t", 1, 2, "c1", "c2"),
     ],
 )
 def test_other_contents_have_another_name(contents: Any) -> None:
     assert content_name(contents, RECORDS) != content_name(FILES, RECORDS)
     assert content_name(contents, RECORDS) == content_name(dataclasses.replace(contents), RECORDS)
+
+
+VERSION = TableVersion("t", 1, "c1")
+DIFFERENCE = VersionDifference("t", 1, 2, "c1", "c2")
+
+
+@pytest.mark.parametrize(
+    ("contents", "change"),
+    [
+        (VERSION, {"table_id": "u"}),
+        (VERSION, {"version": 2}),
+        (VERSION, {"commit": "c2"}),
+        (DIFFERENCE, {"to_version": 3}),
+        (DIFFERENCE, {"from_commit": "c3"}),
+        (DIFFERENCE, {"to_commit": "c3"}),
+    ],
+)
+def test_a_copy_of_a_table_that_went_on_apart_has_another_name(contents: Any, change: dict[str, Any]) -> None:
+    other = dataclasses.replace(contents, **change)
+    assert content_name(other, RECORDS) != content_name(contents, RECORDS)
 
 
 @pytest.mark.parametrize(
