@@ -158,6 +158,13 @@ def python_scan_partitions(frame: DataFrame, source: str) -> list[list[bytes]]:
     return scans
 
 
+def find_python_sources(spark: SparkSession) -> None:
+    """Let Spark look for Python's data sources, as it does once in a JVM: a query that is cancelled at its first look
+    leaves a JVM without any. Depends on `SessionState.dataSourceManager` and `DataSourceManager.dataSourceExists`.
+    """
+    spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("headwater")
+
+
 def table_options(spark: SparkSession, name: str, provider: str) -> dict[str, str] | None:
     """The options of a table of a data source in the current schema; None for another, a temporary view, or none.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.termination import raise_on_sigterm
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.session import JAVA_OPTIONS_CONF, close_session, open_session
 from headwater.pipelines.sql.relations import session_conf
 
@@ -60,6 +61,7 @@ def opened(master: str, catalog: str = "") -> Iterator[SparkSession]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise_on_sigterm()
         try:
+            jvm.find_python_sources(spark)
             if catalog:
                 _require_catalog(spark, catalog)
             yield spark
