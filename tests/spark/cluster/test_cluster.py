@@ -102,9 +102,7 @@ class ClusterLab(Lab):
     master = ""
 
     def runner(self, text: str, **more: Any) -> Runner:
-        runner = super().runner(text, **more)
-        runner._options = dataclasses.replace(runner._options, spark_master=self.master)
-        return runner
+        return super().runner(text, spark_master=self.master, **more)
 
 
 @pytest.fixture
@@ -258,6 +256,6 @@ def test_a_stage_with_state_is_refused_where_a_machine_does_not_see_the_state_fo
 
 def test_a_state_folder_that_is_a_url_is_refused_with_the_way_out(lab: ClusterLab) -> None:
     runner = lab.runner(PIPELINE)
-    runner._options = dataclasses.replace(runner._options, state="hdfs://lake/state")
-    with pytest.raises(PipelineFailed, match="must be a path of this machine, not a URL: mount the file system"):
-        runner.run()
+    options = dataclasses.replace(runner._options, state="hdfs://lake/state")
+    with pytest.raises(PipelineFailed, match="must be a path of this machine, not a URL: checkpoints are"):
+        Runner(runner._loaded, options, runner._ensure_topics)

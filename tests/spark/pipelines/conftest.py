@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from headwater.api.topic_admin import TopicAdmin
 from headwater.cli.pipeline.topic_creation import topics_creator
 from headwater.pipelines.engine.runner import Runner, RunOptions, RunResult
-from headwater.pipelines.spark.session import close_session, open_session
+from headwater.pipelines.spark.session import LOCAL_MASTER, close_session, open_session
 from headwater.pipelines.validation.pipeline_file import load
 from tests.conftest import BrokerProcess
 from tests.spark.registry_process import registry, schemas
@@ -79,6 +79,7 @@ class Lab:
         options = RunOptions(
             self.servers, state, available_now, tuple(stages), reset=reset,
             checkpoints=more.pop("checkpoints", ""), move=more.pop("move", False),
+            spark_master=more.pop("spark_master", LOCAL_MASTER),
         )  # fmt: skip
         return Runner(loaded, options, topics_creator(self.admin), **more)
 
