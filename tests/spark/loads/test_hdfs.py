@@ -27,6 +27,10 @@ def lake(hdfs: HdfsProcesses, hdfs_folder: str, monkeypatch: pytest.MonkeyPatch)
     file_system(hdfs_folder).delete(hdfs_folder)
 
 
+class EndedError(BaseException):
+    """Where the driver is killed, too."""
+
+
 def numbers(count: int) -> list[Any]:
     return [{"n": n} for n in range(count)]
 
@@ -36,11 +40,12 @@ def test_loads_on_hdfs_are_whole_and_verified(dock: Dock, lake: str, form: str) 
     dock.create()
     dock.produce(numbers(20), timestamp_ms=1_357_016_400_000)
     target = f"{lake}/flights"
-    first = dock.load(target, format=form, until="7", partition_by=("date(_timestamp)",))
+    by = ("date(_timestamp)",)
+    first = dock.load(target, format=form, until="7", partition_by=by)
     assert (first.error, first.outcome) == ("", LoadStatus.LOADED)
-    second = dock.load(target, format=form, partition_by=("date(_timestamp)",))
+    second = dock.load(target, format=form, partition_by=by)
     assert (second.error, second.outcome) == ("", LoadStatus.LOADED)
-    assert dock.load(target, format=form).outcome is LoadStatus.NOTHING_NEW
+    assert dock.load(target, format=form, partition_by=by).outcome is LoadStatus.NOTHING_NEW
     found = verify(dock.spark, file_system(target), target, dock.servers)
     assert (found.problems, found.rows, found.loads) == ((), 20, 2)
     if form != "delta":
@@ -63,12 +68,12 @@ def test_a_namenode_that_is_killed_in_the_middle_costs_nothing(
         if not killed:
             killed.append(True)
             hdfs.kill()
-            raise OSError("the NameNode is down")
+            raise EndedError
         original(self, commit)
 
     with monkeypatch.context() as patched:
         patched.setattr(FileTarget, "_carry_out", after_the_commit)
-        with pytest.raises(OSError, match="the NameNode is down"):
+        with pytest.raises(EndedError):
             dock.load(target, load_id="a")
     hdfs.start_namenode()
     hdfs.await_ready()
