@@ -16,6 +16,8 @@ _NEEDS_S3A = (
 )
 _READ_FAILED = "[FAILED_READ_FILE"
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.*)$", re.MULTILINE)
+#: The last line of a Python traceback; Spark's SQLSTATE may stand after it.
+_RAISED = re.compile(r"(?!SQLSTATE)[A-Za-z_][\w.]*(Error|Exception|Warning)?: ")
 _SQL_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos (\d+)\)?")
 
 
@@ -29,6 +31,8 @@ def first_line(error: BaseException) -> str:
     ... )
     ... # doctest: +ELLIPSIS
     's3a:// needs a module that Spark has not: add org.apache.hadoop:hadoop-aws:3.5.0 to spark.jars.packages ...'
+    >>> first_line(ValueError("Traceback (most recent call last)\\nZeroDivisionError: no\\n\\nSQLSTATE: 38000"))
+    'ZeroDivisionError: no'
     """
     cause = getattr(error, "_cause", None)
     if type(error).__name__.endswith("StreamingQueryException") and cause is not None:
@@ -42,7 +46,7 @@ def first_line(error: BaseException) -> str:
     if "Traceback (most recent call last)" in text:
         # A Python worker's error: its last line names the exception.
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        raised = [line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception|Warning)?: ", line)]
+        raised = [line for line in lines if _RAISED.match(line)]
         return raised[-1] if raised else lines[0]
     java = re.search(r"^: ((?:[a-z]\w*\.)+[A-Z]\w*: .*)$", text, re.MULTILINE)
     if java and _READ_FAILED in java[1] and (causes := _CAUSE.findall(text)):
