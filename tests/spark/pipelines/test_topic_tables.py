@@ -53,7 +53,7 @@ def test_a_pipelines_topic_and_a_session_state_the_disorder(lab: Lab, delta_spar
     def is_limited(disorder: str | None) -> bool:
         declared = Topic.model_validate({"value": "string"} | ({"timestamp_disorder": disorder} if disorder else {}))
         frame = present(delta_spark, lab.servers, topic, KnownColumns({topic: declared}), pushdown=True)
-        [[part]] = planned_offsets(frame.where("_timestamp < timestamp'2001-01-01 00:00:00Z'"))
+        [[part]] = planned_offsets(frame.where("timestamp < timestamp'2001-01-01 00:00:00Z'"))
         return part.reach is not None
 
     assert not is_limited(None)
