@@ -118,7 +118,8 @@ def test_with_the_brokers_times_a_minute_suffices_unless_producers_times_are_amo
     topic = new_topic(1, {"message.timestamp.type": "LogAppendTime"})
     produce(topic, [{"value": b"v"}] * 1000, **{"batch.num.messages": 50})
     passed, read = handed_over(read_topic(topic).where("timestamp < timestamp'2001-01-01 00:00:00Z'"))
-    assert (passed, read) == (set(), 50), "the first batch ends it"
+    assert not passed
+    assert 1 <= read <= 50, "the first batch ends it; on a busy machine a producer's first batch is small"
     assert len(handed_over(read_topic(topic).where("timestamp > timestamp'2001-01-01 00:00:00Z'"))[0]) == 1000
 
     mixed = new_topic(1)
