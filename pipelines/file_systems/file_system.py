@@ -7,12 +7,23 @@ A path is what a user gives: an absolute path of this machine, or a URL (`file:/
 from __future__ import annotations
 
 import posixpath
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-__all__ = ["READ_BYTES_MAX", "Entry", "FileSystem", "FileSystemError", "UnavailableError", "join", "walk"]
+__all__ = [
+    "READ_BYTES_MAX",
+    "Entry",
+    "FileSystem",
+    "FileSystemError",
+    "UnavailableError",
+    "join",
+    "read_whole",
+    "unused_name_beside",
+    "walk",
+]
 
 #: Bytes of a file that `FileSystem.read` reads into memory; a larger file is refused.
 READ_BYTES_MAX = 64 * 1024 * 1024
@@ -84,6 +95,24 @@ class FileSystem(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with its content, if it exists."""
+
+
+def read_whole(path: str, file: BinaryIO) -> bytes:
+    """Return the content of an opened file. Raises FileSystemError for one of more than READ_BYTES_MAX bytes."""
+    data = file.read(READ_BYTES_MAX + 1)
+    if len(data) > READ_BYTES_MAX:
+        raise FileSystemError(f"{path} is larger than {READ_BYTES_MAX:,} bytes")
+    return data
+
+
+def unused_name_beside(path: str) -> str:
+    """Return a path for a file that will be renamed to `path`. Spark and Hive skip names with a dot.
+
+    >>> unused_name_beside("hdfs://nn/lake/plan.json")  # doctest: +ELLIPSIS
+    'hdfs://nn/lake/.plan.json....new'
+    """
+    folder, name = posixpath.split(path)
+    return posixpath.join(folder, f".{name}.{uuid.uuid4().hex}.new")
 
 
 def join(path: str, *names: str) -> str:

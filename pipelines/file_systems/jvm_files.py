@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-import posixpath
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, cast
 
-from headwater.pipelines.file_systems.file_system import READ_BYTES_MAX, Entry, FileSystemError
+from headwater.pipelines.file_systems.file_system import Entry, FileSystemError, read_whole, unused_name_beside
 
 __all__ = ["JvmFiles"]
 
@@ -51,12 +49,9 @@ class JvmFiles:
         """Return the content of a file; None if there is none."""
         try:
             with self.open(path) as file:
-                data = file.read(READ_BYTES_MAX + 1)
+                return read_whole(path, file)
         except FileNotFoundError:
             return None
-        if len(data) > READ_BYTES_MAX:
-            raise FileSystemError(f"{path} is larger than {READ_BYTES_MAX:,} bytes")
-        return data
 
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
@@ -112,9 +107,8 @@ class JvmFiles:
             self._rename(temporary, path, overwrite=True)
 
     def _written(self, path: str, data: bytes) -> str:
-        """Write a file of its own beside the path. Spark and Hive skip names with a dot."""
-        folder, name = posixpath.split(path)
-        temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.new"
+        """Write a file of its own beside the path."""
+        temporary = unused_name_beside(path)
         with self.writer(temporary) as file:
             file.write(data)
         return temporary

@@ -6,12 +6,11 @@ import contextlib
 import errno
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from headwater.pipelines.file_systems.file_system import READ_BYTES_MAX, Entry, FileSystemError
+from headwater.pipelines.file_systems.file_system import Entry, FileSystemError, read_whole, unused_name_beside
 
 __all__ = ["LocalFiles", "local_path"]
 
@@ -39,12 +38,9 @@ class LocalFiles:
         with _explained(path):
             try:
                 with open(local_path(path), "rb") as file:
-                    data = file.read(READ_BYTES_MAX + 1)
+                    return read_whole(path, file)
             except FileNotFoundError:
                 return None
-        if len(data) > READ_BYTES_MAX:
-            raise FileSystemError(f"{path} is larger than {READ_BYTES_MAX:,} bytes")
-        return data
 
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
@@ -76,10 +72,9 @@ class LocalFiles:
             _sync(os.path.dirname(target))
 
     def _written(self, target: str, data: bytes) -> str:
-        """Write a file of its own beside the target, and return its path. Spark and Hive skip names with a dot."""
-        folder, name = os.path.split(target)
-        _make(folder)
-        temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.new")
+        """Write a file of its own beside the target, and return its path."""
+        _make(os.path.dirname(target))
+        temporary = unused_name_beside(target)
         try:
             with open(temporary, "xb") as file:
                 file.write(data)

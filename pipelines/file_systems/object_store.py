@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-from headwater.pipelines.file_systems.file_system import READ_BYTES_MAX, Entry, FileSystemError
+from headwater.pipelines.file_systems.file_system import Entry, FileSystemError, read_whole
 from headwater.pipelines.file_systems.options import FileSystemOptions
 
 if TYPE_CHECKING:
@@ -103,12 +103,9 @@ class ObjectStoreFiles:
         """Return the content of a file; None if there is none."""
         try:
             with self.open(path) as file, _explained(path):
-                data = file.read(READ_BYTES_MAX + 1)
+                return read_whole(path, file)
         except FileNotFoundError:
             return None
-        if len(data) > READ_BYTES_MAX:
-            raise FileSystemError(f"{path} is larger than {READ_BYTES_MAX:,} bytes")
-        return data
 
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:

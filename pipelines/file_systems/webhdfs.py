@@ -11,11 +11,10 @@ import contextlib
 import http.client
 import io
 import posixpath
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final, cast
 
-from headwater.pipelines.file_systems.file_system import READ_BYTES_MAX, Entry, FileSystemError
+from headwater.pipelines.file_systems.file_system import READ_BYTES_MAX, Entry, FileSystemError, unused_name_beside
 from headwater.pipelines.file_systems.hadoop_settings import qualified
 from headwater.pipelines.file_systems.options import FileSystemOptions
 from headwater.pipelines.file_systems.webhdfs_client import Meaning, Refusal, WebHdfsClient, answer_of
@@ -118,9 +117,8 @@ class WebHdfsFiles:
             self._renamed(self._written(path, data), path, "OVERWRITE")
 
     def _written(self, path: str, data: bytes) -> str:
-        """Write a file of its own beside the path. Spark and Hive skip names with a dot."""
-        folder, name = posixpath.split(path)
-        temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.new"
+        """Write a file of its own beside the path."""
+        temporary = unused_name_beside(path)
         self._client.write(self._inside(temporary), data, overwrite="true", **_SYNCED)
         return temporary
 

@@ -40,6 +40,7 @@ _CONFLICT: Final = "another load into the table was committed meanwhile: nothing
 _CONFLICTS: Final = re.compile(r"\[DELTA_(CONCURRENT_\w+|PROTOCOL_CHANGED|METADATA_CHANGED)")
 #: With it, Delta drops the marks of loads after a time.
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
+_COMMIT_INFO_BYTES_MAX: Final = 16 << 20
 _HISTORY_MAX: Final = 50  # commits of others, since the last load
 
 
@@ -51,6 +52,7 @@ class DeltaTarget:
         self._path = records.target
         self._topic_id = topic_id
         self._loads = TableLoads(0, TargetState())
+        self._transaction: Any = None
 
     def refresh(self, spark: SparkSession) -> TargetState:
         """Read the table's marks, and write the last load's manifest if its driver did not."""
@@ -63,12 +65,13 @@ class DeltaTarget:
                 f"the table has the property {_RETENTION} = {retention}: it would forget what was loaded; unset it"
             )
         if self._loads.sequence:
-            self._restore_manifest(spark)
-        elif self._records.manifests():
+            self._restore_manifest(jvm.delta_version(transaction))
+        elif self._records.has_loads():
             raise LoadError(
                 f"the table {self._path} has no marks of its loads, and there are manifests: it was replaced, or its "
                 "transactions expired; load into another table, or remove its _headwater folder to begin anew"
             )
+        self._transaction = transaction
         return self._loads.loaded
 
     def _require_table_or_nothing(self) -> None:
@@ -76,28 +79,33 @@ class DeltaTarget:
         if "_delta_log" not in names and any(not name.startswith(("_", ".")) for name in names):
             raise LoadError(f"{self._path} holds files and is no Delta table: name a folder of its own")
 
-    def _restore_manifest(self, spark: SparkSession) -> None:
-        """Write the manifest of the last load from its commit, if it is missing and the commit is a recent one."""
-        from delta.tables import DeltaTable
+    def _restore_manifest(self, version: int) -> None:
+        """Write the manifest of the last load from its commit, if it is missing and the commit is a recent one.
 
-        history = DeltaTable.forPath(spark, self._path).history(_HISTORY_MAX).select("userMetadata").collect()
-        for (metadata,) in history:
-            found = _manifest_in(metadata, self._path)
+        Commits are read as files: Delta's own history is a Spark job.
+        """
+        for number in range(version, max(version - _HISTORY_MAX, -1), -1):
+            path = join(self._path, "_delta_log", f"{number:020}.json")
+            try:
+                with self._records.files.open(path) as file:
+                    first = file.readline(_COMMIT_INFO_BYTES_MAX)  # Delta writes commitInfo before all other actions
+            except FileNotFoundError:
+                return  # cleaned up
+            found = _manifest_in(first, path)
             if found is not None:
                 if not self._records.has_manifest(found):
                     self._records.write_manifest(found)
                 return
 
-    def write(self, spark: SparkSession, writing: Writing) -> Manifest:
+    def write(self, spark: SparkSession, writing: Writing) -> Manifest:  # noqa: ARG002 - a target's
         """Write the rows and commit them, with their marks and their manifest."""
         import delta.tables  # noqa: F401 - it teaches PySpark the names of Delta's conflicts
         from pyspark.errors import PySparkException
 
         plan, before = writing.plan, self._loads.loaded
         sequence = self._loads.sequence + 1
-        transaction = jvm.start_delta_transaction(spark, self._path)
-        if TableLoads.of(jvm.delta_marks(transaction, PREFIX), self._topic_id) != self._loads:
-            raise LoadFailed(_CONFLICT)
+        # That of `refresh`: a load that was committed since has raised the mark that every load reads.
+        transaction = self._transaction
         schema = schema_text(writing.rows.schema.json())
         check_schema(jvm.delta_schema(transaction), schema, merge=writing.merge_schema)
         rows, counts = counted(writing.rows, writing.late_before_ms)
@@ -157,10 +165,10 @@ def in_ranges(ranges: Ranges, partition: str, offset: str) -> str:
     )
 
 
-def _manifest_in(metadata: str | None, path: str) -> Manifest | None:
-    """The manifest in a commit's userMetadata; None for another writer's."""
+def _manifest_in(commit_info: bytes, path: str) -> Manifest | None:
+    """The manifest in a commit's first action; None for another writer's."""
     try:
-        value: Any = json.loads(metadata or "")[_METADATA_KEY]
+        value: Any = json.loads(json.loads(commit_info)["commitInfo"]["userMetadata"])[_METADATA_KEY]
     except (KeyError, TypeError, ValueError):
         return None
-    return Manifest.decode(json.dumps(value).encode(), join(path, "_delta_log"))
+    return Manifest.decode(json.dumps(value).encode(), path)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicLoad"]
 
 LOCK_PREFIX: Final = "headwater.load."
-_FILE_TARGETS_FORMAT: Final = "delta"
+_DELTA: Final = "delta"
 
 
 class TopicLoad:
@@ -116,8 +116,7 @@ class TopicLoad:
         if found is None:
             self._require_new()
             found = self._records.describe(self._own_description(uuid.uuid4().hex, log))
-        if self._records.has_loads():
-            self._require_fit(found, log)
+        self._require_fit(found, log)
         return found
 
     def _settle_description(self, log: LogState) -> None:
@@ -125,12 +124,10 @@ class TopicLoad:
         found = self._records.description()
         if found is None:
             raise LoadFailed(f"{self.request.target} was removed while its load began")
+        self._require_fit(found, log)
         own = self._own_description(found.lock_id, log)
-        if found == own:
-            return
-        if self._records.has_loads():
-            self._require_fit(found, log)
-        self._records.replace_description(own)
+        if found != own:
+            self._records.replace_description(own)
 
     def _own_description(self, lock_id: str, log: LogState) -> TargetDescription:
         request = self.request
@@ -138,8 +135,11 @@ class TopicLoad:
         return TargetDescription(lock_id, request.topic, log.topic_id, request.format, partitions)
 
     def _require_fit(self, found: TargetDescription, log: LogState) -> None:
+        """Raise LoadError if something was loaded under another description than this load's."""
         request = self.request
         own = self._own_description(found.lock_id, log)
+        if found == own or not self._records.has_loads():
+            return
         if found.topic != own.topic:
             raise LoadError(f"{request.target} holds loads of topic {found.topic}: name another target")
         if found.topic_id != own.topic_id:
@@ -154,7 +154,7 @@ class TopicLoad:
             raise LoadError(f"{request.target} has {had}: give the same --partition-by and --timezone")
 
     def _require_new(self) -> None:
-        if self.request.format == _FILE_TARGETS_FORMAT:
+        if self.request.format == _DELTA:
             return  # rows may be added to a table that is there; the target itself looks
         names = [each.name for each in self._records.files.list(self.request.target) if each.name != HIDDEN]
         if names:
@@ -182,7 +182,7 @@ class TopicLoad:
         spark.conf.set("spark.sql.session.timeZone", "UTC")  # in which partition columns are computed
         target: Target = (
             DeltaTarget(self._records, log.topic_id)
-            if request.format == _FILE_TARGETS_FORMAT
+            if request.format == _DELTA
             else FileTarget(self._records, request.format)
         )
         loaded = target.refresh(spark)

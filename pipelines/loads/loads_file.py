@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -18,11 +18,11 @@ from headwater.pipelines.definition.topics import Registry, Topic
 from headwater.pipelines.definition.variables import resolved, substitute
 from headwater.pipelines.definition.yaml_source import read
 from headwater.pipelines.errors import PipelineError, Problem, nearest
+from headwater.pipelines.loads.target_format import TargetFormat
 
 __all__ = ["LoadDeclaration", "LoadsFile", "parse_loads"]
 
 LOADS_MAX = 1_000
-TargetFormat: TypeAlias = Literal["delta", "parquet", "orc", "avro", "json"]
 
 
 class LoadDeclaration(Model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.pipelines.definition import Loaded
@@ -14,7 +14,8 @@ from headwater.pipelines.loads.loads_file import LoadDeclaration, parse_loads
 from headwater.pipelines.loads.partitions import parse_partitions
 from headwater.pipelines.loads.planning import Wanted
 from headwater.pipelines.loads.positions import parse_position
-from headwater.pipelines.loads.request import TARGET_FORMATS, LoadRequest, target_of
+from headwater.pipelines.loads.request import LoadRequest, target_of
+from headwater.pipelines.loads.target_format import TARGET_FORMATS
 
 __all__ = ["LoadOptions", "requests_of"]
 
@@ -26,27 +27,27 @@ FILE_BYTES_MAX = 4 << 20
 class LoadOptions:
     """The options; None for those that were not given."""
 
-    topics: tuple[str, ...]
-    pattern: str | None
-    file: str | None
-    to: str | None
-    format: str | None
-    start: str | None
-    until: str | None
-    partition_by: tuple[str, ...]
-    timezone: str | None
-    load_id: str
-    missing: bool
-    replace: str
-    on_gap: str | None
-    merge_schema: bool
-    headers: bool
-    wait_s: float
-    value: str | None
-    schema: str | None
-    registry: str | None
-    assignments: Mapping[str, str]
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    file: str | None = None
+    to: str | None = None
+    format: str | None = None
+    start: str | None = None
+    until: str | None = None
     interval: str | None = None
+    partition_by: tuple[str, ...] = ()
+    timezone: str | None = None
+    load_id: str = ""
+    missing: bool = False
+    replace: str = ""
+    on_gap: str | None = None
+    merge_schema: bool = False
+    headers: bool = False
+    wait_s: float = 0.0
+    value: str | None = None
+    schema: str | None = None
+    registry: str | None = None
+    assignments: Mapping[str, str] = field(default_factory=dict)
 
 
 def requests_of(options: LoadOptions, existing: Collection[str]) -> tuple[list[LoadRequest], Loaded]:

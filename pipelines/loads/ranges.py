@@ -14,7 +14,6 @@ __all__ = [
     "Range",
     "Ranges",
     "described",
-    "ends",
     "from_json",
     "joined",
     "minus",
@@ -92,11 +91,6 @@ def minus(left: Ranges, right: Ranges) -> dict[int, tuple[Range, ...]]:
 def size(ranges: Ranges) -> int:
     """The number of offsets."""
     return sum(end - start for parts in ranges.values() for start, end in parts)
-
-
-def ends(ranges: Ranges) -> dict[int, int]:
-    """The offset after the last one of each partition."""
-    return {partition: parts[-1][1] for partition, parts in ranges.items() if parts}
 
 
 def described(ranges: Ranges) -> str:

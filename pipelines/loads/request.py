@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from headwater.pipelines.loads.errors import LoadError
 from headwater.pipelines.loads.manifest import Manifest
@@ -13,9 +13,7 @@ from headwater.pipelines.loads.planning import Wanted
 from headwater.pipelines.loads.ranges import size, to_json
 from headwater.pipelines.loads.rows import PartitionColumn
 
-__all__ = ["TARGET_FORMATS", "LoadOutcome", "LoadRequest", "LoadStatus", "target_of"]
-
-TARGET_FORMATS: Final = ("delta", "parquet", "orc", "avro", "json")
+__all__ = ["LoadOutcome", "LoadRequest", "LoadStatus", "target_of"]
 
 
 @dataclass(frozen=True, slots=True)

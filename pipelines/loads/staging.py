@@ -18,9 +18,8 @@ from headwater.pipelines.loads.manifest import LoadedFile
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FORMATS", "described_files", "final_name", "write_rows"]
+__all__ = ["described_files", "final_name", "write_rows"]
 
-FORMATS: Final = ("parquet", "orc", "avro", "json")
 _CHUNK_BYTES: Final = 1 << 20
 _HASH_TASKS_MAX: Final = 64
 

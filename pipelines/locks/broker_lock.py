@@ -166,15 +166,6 @@ class BrokerLock:
         owners = (Owner.decode(each.metadata) for each in self._members())
         return next((owner for owner in owners if owner is not None), None)
 
-    def holder(self) -> Owner | None:
-        """The process that holds the lock, for those who only ask; None if it is free. Raises LockUnavailableError."""
-        try:
-            with self._turn:
-                owner = self._holder()
-        except ClientError as error:
-            raise LockUnavailableError(f"the lock of {self._what} cannot be asked: {error}") from error
-        return None if owner is None or owner.is_dead else owner
-
     def confirm(self) -> None:
         """Make sure, with the brokers, that this process still holds the lock: call it before each commit.
 

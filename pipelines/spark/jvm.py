@@ -402,6 +402,11 @@ def delta_marks(transaction: Any, prefix: str) -> dict[str, int]:
     return found
 
 
+def delta_version(transaction: Any) -> int:
+    """The version of the table that a transaction reads; -1 without a table."""
+    return int(transaction.readVersion())
+
+
 def delta_property(transaction: Any, name: str) -> str | None:
     """A table's property; None if it is not set, or without a table. Depends on `Metadata.configuration`."""
     if transaction.readVersion() < 0:

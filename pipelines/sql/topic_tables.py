@@ -2,14 +2,11 @@
 
 Spark creates and describes such tables, but cannot read a table of a Python data source: its own session catalog passes
 none of the table's options to the source, and with another one, such as Delta's, it does not find the source at all. So
-a statement that names them is analysed while views of the same names hide them. The tables themselves stay in the
-catalog, which keeps their options.
+the SQL shell makes a relation of the table's options when a statement names it. The tables stay in the catalog.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.datasource import DISORDER_CONF, DISORDER_OPTION, PUSHDOWN_OPTION
@@ -18,7 +15,7 @@ from headwater.pipelines.spark import jvm
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["readable_topic_tables", "topic_table"]
+__all__ = ["topic_table"]
 
 _PROVIDER: Final = "headwater"
 
@@ -38,22 +35,3 @@ def topic_table(spark: SparkSession, name: str, *, pushdown: bool) -> DataFrame 
     if disorder is not None and DISORDER_OPTION.lower() not in map(str.lower, options):
         options = {**options, DISORDER_OPTION: disorder}
     return spark.read.format(_PROVIDER).options(**options).load()
-
-
-@contextmanager
-def readable_topic_tables(spark: SparkSession, names: Iterable[str]) -> Iterator[None]:
-    """While a statement that names these tables is analysed, those of `USING headwater` are readable.
-
-    A frame made in the block needs it no longer. Names with a schema, and those of temporary views, are passed over.
-    """
-    shown: list[str] = []
-    try:
-        for name in dict.fromkeys(names):
-            rows = topic_table(spark, name, pushdown=True)
-            if rows is not None:
-                rows.createTempView(f"`{name}`")
-                shown.append(name)
-        yield
-    finally:
-        for name in shown:
-            spark.catalog.dropTempView(name)

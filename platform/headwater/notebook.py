@@ -182,8 +182,6 @@ def load(
     where = bootstrap_servers or load_settings().bootstrap_servers
     options = LoadOptions(
         topics=topics,
-        pattern=None,
-        file=None,
         to=to,
         format=format,
         start=start,
@@ -200,7 +198,6 @@ def load(
         value=value,
         schema=schema,
         registry=registry,
-        assignments={},
     )
     requests, loaded = requests_of(options, ())
     settings = FileSystemOptions.of(dict(spark.sparkContext.getConf().getAll()))

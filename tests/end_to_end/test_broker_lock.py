@@ -77,13 +77,11 @@ def asked(process: subprocess.Popen[str]) -> str:
 
 def test_one_holds_the_lock_and_is_named(client: ClientConfig, name: str) -> None:
     with lock(client, name, "load of flights") as first, lock(client, name) as second:
-        assert first.holder() is None
         first.acquire()
         first.confirm()
         with pytest.raises(LockHeldError, match=r"the table is held by load of flights \(machine .*, process \d+"):
             second.acquire()
         first.confirm()
-        assert second.holder() is not None
         waits: list[LockHeldError] = []
         threading.Timer(2.0, first.release).start()
         second.acquire(60.0, waits.append)
@@ -170,11 +168,8 @@ def test_who_takes_the_transactional_id_takes_the_lock(client: ClientConfig, nam
 
 def test_brokers_that_are_away_are_said_to_be(name: str) -> None:
     away = ClientConfig((("127.0.0.1", 9),), bootstrap_timeout_ms=0)
-    with lock(away, name) as one:
-        with pytest.raises(LockUnavailableError, match="the lock of the table cannot be taken: "):
-            one.acquire()
-        with pytest.raises(LockUnavailableError, match="the lock of the table cannot be asked: "):
-            one.holder()
+    with lock(away, name) as one, pytest.raises(LockUnavailableError, match="the lock of the table cannot be taken: "):
+        one.acquire()
 
 
 def test_members_lead_in_turn(client: ClientConfig, name: str) -> None:

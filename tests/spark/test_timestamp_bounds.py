@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from headwater.pipelines.spark.planned_offsets import planned_offsets
-from headwater.pipelines.sql.topic_tables import readable_topic_tables
+from headwater.pipelines.sql.topic_tables import topic_table
 from tests.spark.conftest import Produce, ReadTopic
 
 if TYPE_CHECKING:
@@ -145,12 +145,18 @@ def test_a_table_of_the_source_is_created_read_and_dropped(
         f"subscribe '{topic}', `headwater.pushdown` 'true', timestampDisorderMs '0')"
     )
     try:
-        with readable_topic_tables(spark, ["made"]):
-            frame = spark.sql(f"SELECT * FROM made WHERE offset < 50 AND timestamp < {literal(BASE_MS + 20_000)}")
-            [[plan]] = spark.sql("EXPLAIN FORMATTED SELECT * FROM made WHERE offset < 50 AND partition = 0").collect()
+        frames = [topic_table(spark, "made", pushdown=True) for _ in range(2)]
+        assert frames[0] is not None
+        assert frames[1] is not None
+        frame = frames[0].where(f"offset < 50 AND timestamp < {literal(BASE_MS + 20_000)}")
+        frames[1].createOrReplaceTempView("made_rows")
+        [[plan]] = spark.sql("EXPLAIN FORMATTED SELECT * FROM made_rows WHERE offset < 50 AND partition = 0").collect()
         assert frame.count() == 20
         [[part]] = planned_offsets(frame)
         assert (part.start, part.end) == (0, 20)
         assert "LessThan(offset,50), EqualTo(partition,0)]" in plan
+        assert topic_table(spark, "missing", pushdown=True) is None
+        assert topic_table(spark, "made_rows", pushdown=True) is None, "a temporary view"
     finally:
+        spark.catalog.dropTempView("made_rows")
         spark.sql("DROP TABLE made")

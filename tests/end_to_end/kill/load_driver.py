@@ -61,11 +61,7 @@ def main() -> None:
 
     for step, (owner, name) in STEPS.items():
         setattr(owner, name, watched(step, getattr(owner, name)))
-    options = LoadOptions(
-        topics=(given.topic,), pattern=None, file=None, to=given.target, format=given.format, start=None, until=None,
-        partition_by=(), timezone=None, load_id=given.id, missing=False, replace="", on_gap=None, merge_schema=False,
-        headers=False, wait_s=120.0, value=None, schema=None, registry=None, assignments={},
-    )  # fmt: skip
+    options = LoadOptions((given.topic,), to=given.target, format=given.format, load_id=given.id, wait_s=120.0)
     requests, loaded = requests_of(options, ())
     with tempfile.TemporaryDirectory() as folder:
         try:

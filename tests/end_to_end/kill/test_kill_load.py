@@ -29,7 +29,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headwater.pipelines.file_systems.file_system import walk
 from headwater.pipelines.file_systems.opening import file_system
 from tests.end_to_end.delta_log import delta_rows
-from tests.end_to_end.kill.test_kill_publish import workers_of
+from tests.end_to_end.kill.killed_processes import END_S, workers_of
 
 if TYPE_CHECKING:
     from tests.conftest import BrokerProcess, StartBroker
@@ -39,7 +39,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS") or 2)
 SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(2**32))
-END_S = 600
 PARTITIONS = 2
 RECORDS = 30_000
 FORMS = ("parquet", "delta", "avro")

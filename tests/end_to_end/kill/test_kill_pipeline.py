@@ -18,15 +18,16 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.end_to_end.delta_log import delta_rows
+from tests.end_to_end.kill.killed_processes import END_S, committed_records, ended, wait_until
 from tests.stopped_process import is_stopped
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS") or 2)
 SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(2**32))
-END_S = 900
-READ_S = 60
 
 # In the order of a micro-batch. `log entry` is `tables_written` with the table's last commit taken away afterwards: the
 # Parquet files are there, and nothing says so.
@@ -157,10 +156,10 @@ class World:
     def faults(self) -> list[str]:
         """What is wrong with the outputs, now that everything has been read; empty when nothing is."""
         good = [number for number in range(self.produced) if is_good(number)]
-        source = {(m.partition(), m.offset()): m.value() for m in self.read("numbers")}
+        source = {(m.partition(), m.offset()): m.value() for m in committed_records(self.servers, "numbers")}
         found = []
         for topic in ("middle", "left", "right", "last"):
-            records = self.read(topic)
+            records = committed_records(self.servers, topic)
             numbers = [number_of(message.value()) for message in records]
             found += differences(topic, numbers, good)
             by_key: dict[bytes, list[int]] = defaultdict(list)
@@ -174,7 +173,7 @@ class World:
                 if sorted(all_) != all_
             ]
         bad = [value for value in source.values() if not is_good(number_of(value))]
-        letters = [message.value() for message in self.read("numbers.dead_letters")]
+        letters = [message.value() for message in committed_records(self.servers, "numbers.dead_letters")]
         found += differences("dead letters", letters, bad)
         for table in ("first", "third"):
             rows = delta_rows(self.folder / "lake" / table)
@@ -182,33 +181,6 @@ class World:
         origins = Counter((row["_partition"], row["_offset"]) for row in delta_rows(self.folder / "lake" / "first"))
         if set(origins.values()) - {1}:
             found.append("table first: rows of one source record stand twice")
-        return found
-
-    def read(self, topic: str) -> list[Any]:
-        """Every committed record, in order of offset."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "verdict",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-            }
-        )
-        left = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
-        found: list[Any] = []
-        deadline_s = time.monotonic() + READ_S
-        while left:
-            assert time.monotonic() < deadline_s, f"{topic}: partitions {left} do not end"
-            for message in consumer.consume(10_000, 0.2):
-                error = message.error()
-                if error is None:
-                    found.append(message)
-                    continue
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                left.discard(message.partition() or 0)
-        consumer.close()
         return found
 
 
@@ -315,24 +287,12 @@ def test_a_driver_that_was_thought_dead_is_fenced_when_it_comes_back(world: Worl
     wait_until(lambda: is_stopped(zombie.pid), "the driver did not come to its step")
     copy = world.folder / "state-elsewhere"
     shutil.copytree(world.state, copy)
-    code, _, err = communicate(world.start("--stage", "first", state=copy))
+    code, _, err = ended(world.start("--stage", "first", state=copy))
     assert code == 0, err
     os.killpg(zombie.pid, signal.SIGCONT)
-    code, _, err = communicate(zombie)
+    code, _, err = ended(zombie)
     assert code == 1
     assert "another run of it has taken over" in err
-    code, _, err = communicate(world.start(state=copy))
+    code, _, err = ended(world.start(state=copy))
     assert code == 0, err
     assert world.faults() == []
-
-
-def communicate(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=END_S)
-    return process.returncode, out, err
-
-
-def wait_until(done: Callable[[], bool], otherwise: str) -> None:
-    deadline_s = time.monotonic() + END_S
-    while not done():
-        assert time.monotonic() < deadline_s, otherwise
-        time.sleep(0.1)

@@ -16,14 +16,14 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.end_to_end.kill.killed_processes import END_S, committed_records, ended, wait_until, workers_of
 from tests.stopped_process import is_stopped
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS") or 2)
 SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(2**32))
-END_S = 600
-READ_S = 60
 ROWS, KEYS, PARTITIONS = 6_000, 40, 3
 #: Half of the rows: what is interrupted is partly there already.
 TRANSACTION_ROWS = 3_000
@@ -93,7 +91,7 @@ class World:
         """What is wrong with the topic; empty when nothing is."""
         found: list[str] = []
         by_key: dict[bytes, list[int]] = defaultdict(list)
-        for message in self.read(topic):
+        for message in committed_records(self.servers, topic):
             row = json.loads(message.value())
             if message.key() != str(row["id"]).encode():
                 found.append(f"{row} has the key {message.key()!r}")
@@ -106,51 +104,12 @@ class World:
         found += [f"{key!r} is out of order" for key, numbers in by_key.items() if numbers != sorted(numbers)]
         return found
 
-    def read(self, topic: str) -> list[Any]:
-        """Every committed record, in order of offset."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "verdict",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-            }
-        )
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
-        left, found = set(range(PARTITIONS)), []
-        deadline_s = time.monotonic() + READ_S
-        while left:
-            assert time.monotonic() < deadline_s, f"{topic}: partitions {left} do not end"
-            for message in consumer.consume(10_000, 0.2):
-                error = message.error()
-                if error is None:
-                    found.append(message)
-                    continue
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                left.discard(message.partition() or 0)
-        consumer.close()
-        return found
-
 
 @pytest.fixture
 def world(start_broker: StartBroker, tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path, start_broker)
     yield made
     made.close()
-
-
-def workers_of(session: int) -> list[int]:
-    """The Python workers of a driver: children of Spark's daemon, in the driver's session."""
-    found: dict[int, int] = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session and b"pyspark.daemon" in (folder / "cmdline").read_bytes():
-                found[int(folder.name)] = int(fields[1])
-    return [process for process, parent in found.items() if parent in found]
 
 
 def follow(process: subprocess.Popen[str], steps: list[str], opened: threading.Event) -> None:
@@ -187,11 +146,6 @@ def kill_from_outside(world: World, topic: str, victim: str, rng: random.Random)
     return process.returncode, process.stderr.read(), steps
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=END_S)
-    return process.returncode, out, err
-
-
 def planned(rounds: int, rng: random.Random) -> list[tuple[str, str, int]]:
     """What is killed in each round: a victim, and for the driver the step and which time it comes there.
 
@@ -223,13 +177,6 @@ def test_kill_9_and_the_same_command_again_leave_each_row_once(world: World) -> 
             assert code == 0, f"{victim}: the publish ended with {code}\n{out}{err}"
             assert json.loads(out.splitlines()[-1])["rows"] == ROWS
         assert world.faults(topic) == [], victim
-
-
-def wait_until(done: Callable[[], bool], otherwise: str) -> None:
-    deadline_s = time.monotonic() + END_S
-    while not done():
-        assert time.monotonic() < deadline_s, otherwise
-        time.sleep(0.1)
 
 
 def test_a_driver_that_stood_still_adds_nothing_when_it_comes_back(world: World) -> None:

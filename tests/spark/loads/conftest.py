@@ -86,30 +86,10 @@ class Dock:
 
     def run(self, to: str, *topics: str, json_values: bool = True, **options: Any) -> LoadRun:
         """A run of the loads that a command line asks for."""
-        value, schema = ("json", "flight.json") if json_values else (None, None)
-        given: dict[str, Any] = {
-            "topics": topics or (self.topic,),
-            "pattern": None,
-            "file": None,
-            "to": to,
-            "format": "parquet",
-            "start": None,
-            "until": None,
-            "partition_by": (),
-            "timezone": None,
-            "load_id": "",
-            "missing": False,
-            "replace": "",
-            "on_gap": None,
-            "merge_schema": False,
-            "headers": False,
-            "wait_s": 0.0,
-            "value": value,
-            "schema": None if schema is None else str(self.folder / schema),
-            "registry": None,
-            "assignments": {},
-        }
-        requests, loaded = requests_of(LoadOptions(**(given | options)), ())
+        given: dict[str, Any] = {"to": to, "format": "parquet"}
+        if json_values:
+            given |= {"value": "json", "schema": str(self.folder / "flight.json")}
+        requests, loaded = requests_of(LoadOptions(topics or (self.topic,), **(given | options)), ())
         return LoadRun(requests, loaded, self.servers, file_system)
 
     def load(self, to: str, *topics: str, **options: Any) -> LoadOutcome:

@@ -11,7 +11,7 @@ from headwater.pipelines.definition import Topic
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark.planned_offsets import planned_offsets
 from headwater.pipelines.sql.topic_rows import present
-from headwater.pipelines.sql.topic_tables import readable_topic_tables
+from headwater.pipelines.sql.topic_tables import topic_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-def test_a_table_of_a_topic_is_read_while_its_statement_is_analysed(lab: Lab, delta_spark: SparkSession) -> None:
+def test_a_table_of_a_topic_is_read_by_its_options(lab: Lab, delta_spark: SparkSession) -> None:
     lab.produce("@made", [{"n": n} for n in range(20)])
     spark, topic = delta_spark, f"{lab.prefix}made"
     spark.sql(
@@ -30,13 +30,14 @@ def test_a_table_of_a_topic_is_read_while_its_statement_is_analysed(lab: Lab, de
     )
     try:
         spark.sql("CREATE TABLE other USING delta AS SELECT 1L AS offset")
-        with readable_topic_tables(spark, ["made", "other", "missing", "made"]):
-            frame = spark.sql("SELECT * FROM made JOIN other USING (offset)")
-        assert frame.count() == 1
+        made = topic_table(spark, "made", pushdown=False)
+        assert made is not None
+        assert made.join(spark.table("other"), "offset").count() == 1
+        assert topic_table(spark, "other", pushdown=True) is None
         spark.conf.set(DISORDER_CONF, "0")
-        with readable_topic_tables(spark, ["made"]):
-            bounded = spark.sql("SELECT * FROM made WHERE timestamp < timestamp'2001-01-01 00:00:00Z'")
-        [[part]] = planned_offsets(bounded)
+        made = topic_table(spark, "made", pushdown=True)
+        assert made is not None
+        [[part]] = planned_offsets(made.where("timestamp < timestamp'2001-01-01 00:00:00Z'"))
         assert part.reach is not None
         assert {row.tableName for row in spark.sql("SHOW TABLES").collect()} >= {"made", "other"}
         assert not any(row.isTemporary for row in spark.sql("SHOW TABLES").collect() if row.tableName == "made")

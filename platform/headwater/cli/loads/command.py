@@ -17,11 +17,11 @@ from headwater.cli.shell.checks import require_java
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
 from headwater.cli.shell.options import client_options, client_security, command_config, key_values, servers, settings
 from headwater.cli.shell.output import note
+from headwater.pipelines.loads.target_format import TARGET_FORMATS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FORMATS = ["delta", "parquet", "orc", "avro", "json"]
 VALUES = ["raw", "string", "json", "csv", "avro", "protobuf", "json_schema"]
 
 
@@ -30,7 +30,7 @@ VALUES = ["raw", "string", "json", "csv", "avro", "protobuf", "json_schema"]
 @click.option("--topics", "pattern", metavar="REGEX", help="Load every topic whose whole name matches.")
 @click.option("-f", "--file", type=click.Path(), metavar="FILE", help="Loads in YAML; options override it.")
 @click.option("--to", metavar="URL", help="Folder or table: a path, file:, hdfs: or s3a: URL, with {topic}.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Format of the target.  [default: delta]")
+@click.option("--format", "form", type=click.Choice(TARGET_FORMATS), help="Format of the target.  [default: delta]")
 @click.option("--from", "start", metavar="POSITION", help="Start: earliest, last, offsets, a time.  [default: last]")
 @click.option("--until", metavar="POSITION", help="End, excluded: latest, offsets, a time.  [default: latest]")
 @click.option("--interval", metavar="START/END", help="Two times: from where the interval before ended, named by them.")
@@ -115,9 +115,28 @@ def load(
         verify_target(verified, where, key_values(confs, "--conf"), output)
         return
     options = LoadOptions(
-        topics, pattern, file, to, form, start, until, partition_by, timezone, load_id, missing, replace, on_gap,
-        merge_schema, headers, wait_s, value, schema, registry, key_values(assignments, "--set"), interval,
-    )  # fmt: skip
+        topics=topics,
+        pattern=pattern,
+        file=file,
+        to=to,
+        format=form,
+        start=start,
+        until=until,
+        interval=interval,
+        partition_by=partition_by,
+        timezone=timezone,
+        load_id=load_id,
+        missing=missing,
+        replace=replace,
+        on_gap=on_gap,
+        merge_schema=merge_schema,
+        headers=headers,
+        wait_s=wait_s,
+        value=value,
+        schema=schema,
+        registry=registry,
+        assignments=key_values(assignments, "--set"),
+    )
     with reported_errors():
         existing = {topic.name for topic in TopicAdmin(where, security=client_security()).list_topics()}
         try:

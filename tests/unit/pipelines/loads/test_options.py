@@ -16,13 +16,7 @@ EXISTING = ("flights", "flights.late", "clicks", "__consumer_offsets")
 
 
 def requests(*topics: str, **options: Any) -> list[LoadRequest]:
-    given: dict[str, Any] = {
-        "topics": topics, "pattern": None, "file": None, "to": None, "format": None, "start": None, "until": None,
-        "partition_by": (), "timezone": None, "load_id": "", "missing": False, "replace": "", "on_gap": None,
-        "merge_schema": False, "headers": False, "wait_s": 0.0, "value": None, "schema": None, "registry": None,
-        "assignments": {},
-    }  # fmt: skip
-    return requests_of(LoadOptions(**(given | options)), EXISTING)[0]
+    return requests_of(LoadOptions(topics, **options), EXISTING)[0]
 
 
 def test_options_are_one_load_a_topic(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
