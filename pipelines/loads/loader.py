@@ -17,19 +17,19 @@ from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.errors import ClientError
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.file_systems.file_system import FileSystem
-from headwater.pipelines.loads.delta_target import DeltaTarget
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
-from headwater.pipelines.loads.file_target import FileTarget
-from headwater.pipelines.loads.intervals import bounds_of, neighbours
-from headwater.pipelines.loads.log_state import bytes_per_offset, client_of, log_state
-from headwater.pipelines.loads.manifest import LoadPlan, Manifest, TargetDescription, check_id
-from headwater.pipelines.loads.planning import LogState, TargetState, decide, default_id, gone_of
-from headwater.pipelines.loads.positions import PositionKind
-from headwater.pipelines.loads.ranges import Range, joined, minus, shared
-from headwater.pipelines.loads.records import HIDDEN, LoadRecords
+from headwater.pipelines.loads.offsets.intervals import bounds_of, neighbours
+from headwater.pipelines.loads.offsets.log_state import bytes_per_offset, client_of, log_state
+from headwater.pipelines.loads.offsets.planning import LogState, TargetState, decide, default_id, gone_of
+from headwater.pipelines.loads.offsets.positions import PositionKind
+from headwater.pipelines.loads.offsets.ranges import Range, joined, minus, shared
 from headwater.pipelines.loads.request import LoadOutcome, LoadRequest, LoadStatus
 from headwater.pipelines.loads.rows import RowsPlan, gathered, load_rows, partition_rows, rows_per_task
-from headwater.pipelines.loads.target import Target, Writing
+from headwater.pipelines.loads.targets.delta_target import DeltaTarget
+from headwater.pipelines.loads.targets.file_target import FileTarget
+from headwater.pipelines.loads.targets.manifest import LoadPlan, Manifest, TargetDescription, check_id
+from headwater.pipelines.loads.targets.records import HIDDEN, LoadRecords
+from headwater.pipelines.loads.targets.target import Target, Writing
 from headwater.pipelines.locks.broker_lock import BrokerLock, LockHeldError
 from headwater.pipelines.locks.owner import Owner
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.intervals import interval_id, parse_interval
 from headwater.pipelines.loads.loads_file import LoadDeclaration, parse_loads
+from headwater.pipelines.loads.offsets.intervals import interval_id, parse_interval
+from headwater.pipelines.loads.offsets.planning import Wanted
+from headwater.pipelines.loads.offsets.positions import parse_position
 from headwater.pipelines.loads.partitions import parse_partitions
-from headwater.pipelines.loads.planning import Wanted
-from headwater.pipelines.loads.positions import parse_position
 from headwater.pipelines.loads.request import LoadRequest, target_of
 from headwater.pipelines.loads.target_format import TARGET_FORMATS
 

@@ -8,10 +8,10 @@ from enum import Enum
 from typing import Any
 
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.manifest import Manifest
-from headwater.pipelines.loads.planning import Wanted
-from headwater.pipelines.loads.ranges import size, to_json
+from headwater.pipelines.loads.offsets.planning import Wanted
+from headwater.pipelines.loads.offsets.ranges import size, to_json
 from headwater.pipelines.loads.rows import PartitionColumn
+from headwater.pipelines.loads.targets.manifest import Manifest
 
 __all__ = ["LoadOutcome", "LoadRequest", "LoadStatus", "target_of"]
 

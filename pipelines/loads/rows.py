@@ -11,7 +11,7 @@ from headwater.pipelines import columns
 from headwater.pipelines.datasource import TASK_RECORDS_OPTION
 from headwater.pipelines.datasource.brokers import Brokers, connection_options
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.ranges import Ranges, size
+from headwater.pipelines.loads.offsets.ranges import Ranges, size
 from headwater.pipelines.sources import decoding
 from headwater.pipelines.sources import topic as topic_source
 

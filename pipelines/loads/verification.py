@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.file_systems.file_system import FileSystem, join, walk
-from headwater.pipelines.loads.delta_target import in_ranges
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.log_state import is_compacted, log_state
-from headwater.pipelines.loads.manifest import Manifest, TargetDescription
-from headwater.pipelines.loads.ranges import Ranges, described, joined, minus, shared, size
-from headwater.pipelines.loads.records import LoadRecords
+from headwater.pipelines.loads.offsets.log_state import is_compacted, log_state
+from headwater.pipelines.loads.offsets.ranges import Ranges, described, joined, minus, shared, size
 from headwater.pipelines.loads.rows import RowsPlan, place_columns, raw_records
-from headwater.pipelines.loads.staging import described_files
+from headwater.pipelines.loads.targets.delta_target import in_ranges
+from headwater.pipelines.loads.targets.manifest import Manifest, TargetDescription
+from headwater.pipelines.loads.targets.records import LoadRecords
+from headwater.pipelines.loads.targets.staging import described_files
 from headwater.pipelines.sources import avro_files
 
 if TYPE_CHECKING:

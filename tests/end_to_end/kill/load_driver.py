@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headwater.pipelines.file_systems.opening import file_system
-from headwater.pipelines.loads import delta_target, file_target
 from headwater.pipelines.loads.loader import TopicLoad
 from headwater.pipelines.loads.options import LoadOptions, requests_of
-from headwater.pipelines.loads.records import LoadRecords
 from headwater.pipelines.loads.running import LoadRun
+from headwater.pipelines.loads.targets import delta_target, file_target
+from headwater.pipelines.loads.targets.records import LoadRecords
 from headwater.pipelines.spark.session import close_session, open_session
 
 SPARK: Final = {"spark.driver.memory": "1g", "spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}

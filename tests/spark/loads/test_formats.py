@@ -13,8 +13,8 @@ import pytest
 
 import headwater
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.manifest import Manifest
 from headwater.pipelines.loads.request import LoadStatus
+from headwater.pipelines.loads.targets.manifest import Manifest
 from tests.spark.loads.conftest import Dock
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headwater.pipelines.file_systems.opening import file_system
-from headwater.pipelines.loads import file_target
-from headwater.pipelines.loads.file_target import FileTarget
 from headwater.pipelines.loads.request import LoadStatus
-from headwater.pipelines.loads.target import Writing
+from headwater.pipelines.loads.targets import file_target
+from headwater.pipelines.loads.targets.file_target import FileTarget
+from headwater.pipelines.loads.targets.target import Writing
 from headwater.pipelines.loads.verification import verify
 from tests.hdfs import HdfsProcesses
 from tests.spark.loads.conftest import Dock

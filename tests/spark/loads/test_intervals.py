@@ -11,7 +11,7 @@ from headwater.pipelines.loads.request import LoadOutcome, LoadStatus
 from tests.spark.loads.conftest import Dock
 
 if TYPE_CHECKING:
-    from headwater.pipelines.loads.manifest import Manifest
+    from headwater.pipelines.loads.targets.manifest import Manifest
 
 pytestmark = pytest.mark.slow
 

@@ -13,12 +13,13 @@ from confluent_kafka import Producer
 
 from headwater.pipelines.file_systems.file_system import FileSystemError
 from headwater.pipelines.file_systems.opening import file_system
-from headwater.pipelines.loads import file_target, loader
-from headwater.pipelines.loads.file_target import FileTarget
+from headwater.pipelines.loads import loader
 from headwater.pipelines.loads.loader import TopicLoad
-from headwater.pipelines.loads.records import Commit, LoadRecords
 from headwater.pipelines.loads.request import LoadOutcome, LoadStatus
-from headwater.pipelines.loads.target import Writing
+from headwater.pipelines.loads.targets import file_target
+from headwater.pipelines.loads.targets.file_target import FileTarget
+from headwater.pipelines.loads.targets.records import Commit, LoadRecords
+from headwater.pipelines.loads.targets.target import Writing
 from headwater.pipelines.loads.verification import TargetVerification, verify
 from tests.spark.loads.conftest import Dock
 

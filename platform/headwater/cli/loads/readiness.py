@@ -23,8 +23,8 @@ def report_readiness(
     """Print the result; the command ends with 75 if a partition has not passed."""
     from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.loads.errors import LoadError, LoadFailed
-    from headwater.pipelines.loads.positions import PositionKind, parse_position
-    from headwater.pipelines.loads.readiness_check import check_readiness
+    from headwater.pipelines.loads.offsets.positions import PositionKind, parse_position
+    from headwater.pipelines.loads.offsets.readiness_check import check_readiness
 
     try:
         position = parse_position(until)

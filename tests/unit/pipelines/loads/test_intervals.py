@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.intervals import bounds_of, interval_id, neighbours, parse_interval
-from headwater.pipelines.loads.manifest import LoadPlan
-from headwater.pipelines.loads.planning import LogState, TargetState, Wanted, decide
+from headwater.pipelines.loads.offsets.intervals import bounds_of, interval_id, neighbours, parse_interval
+from headwater.pipelines.loads.offsets.planning import LogState, TargetState, Wanted, decide
+from headwater.pipelines.loads.targets.manifest import LoadPlan
 
 HOUR = 3_600_000
 FIVE = 1_357_016_400_000  # 2013-01-01T05:00:00Z

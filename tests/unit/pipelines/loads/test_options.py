@@ -8,8 +8,8 @@ import pytest
 
 from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.loads.errors import LoadError
+from headwater.pipelines.loads.offsets.positions import PositionKind
 from headwater.pipelines.loads.options import LoadOptions, absolute, requests_of
-from headwater.pipelines.loads.positions import PositionKind
 from headwater.pipelines.loads.request import LoadRequest
 
 EXISTING = ("flights", "flights.late", "clicks", "__consumer_offsets")

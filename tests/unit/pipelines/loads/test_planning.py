@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipelines.loads.chain import chain_after
-from headwater.pipelines.loads.delta_marks import TableLoads, marks_of
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.planning import LogState, TargetState, Wanted, decide, default_id
-from headwater.pipelines.loads.positions import PositionKind, parse_position
-from headwater.pipelines.loads.ranges import Ranges, described, from_json, joined, minus, shared, size, to_json
+from headwater.pipelines.loads.offsets.chain import chain_after
+from headwater.pipelines.loads.offsets.planning import LogState, TargetState, Wanted, decide, default_id
+from headwater.pipelines.loads.offsets.positions import PositionKind, parse_position
+from headwater.pipelines.loads.offsets.ranges import Ranges, described, from_json, joined, minus, shared, size, to_json
+from headwater.pipelines.loads.targets.delta_marks import TableLoads, marks_of
 
 NOW_MS = 1_357_048_800_000  # 2013-01-01T14:00:00Z
 HOUR_MS = 3_600_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headwater.pipelines.loads.readiness import PartitionEnds, unready
+from headwater.pipelines.loads.offsets.readiness import PartitionEnds, unready
 
 QUIET = PartitionEnds("flights", 3, False, 7, 7)
 

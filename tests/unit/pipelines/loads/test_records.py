@@ -8,11 +8,11 @@ import pytest
 
 from headwater.pipelines.file_systems.local import LocalFiles
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.manifest import LoadedFile, LoadPlan, Manifest, TargetDescription, check_id
 from headwater.pipelines.loads.partitions import parse_partitions
-from headwater.pipelines.loads.records import Commit, LoadRecords
 from headwater.pipelines.loads.request import LoadOutcome, LoadStatus, target_of
-from headwater.pipelines.loads.schemas import check_schema
+from headwater.pipelines.loads.targets.manifest import LoadedFile, LoadPlan, Manifest, TargetDescription, check_id
+from headwater.pipelines.loads.targets.records import Commit, LoadRecords
+from headwater.pipelines.loads.targets.schemas import check_schema
 
 PLAN = LoadPlan("a", "flights", "id", {0: ((0, 5),)}, {1: ((3, 4),)}, ("last", "latest"), "2013-01-01T00:00:00+00:00")
 MANIFEST = Manifest(

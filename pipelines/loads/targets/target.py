@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from headwater.pipelines.loads.manifest import LoadPlan, Manifest
-from headwater.pipelines.loads.planning import TargetState
+from headwater.pipelines.loads.offsets.planning import TargetState
+from headwater.pipelines.loads.targets.manifest import LoadPlan, Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.positions import Position, PositionKind
-from headwater.pipelines.loads.ranges import Range, Ranges, described, joined, minus, shared, size
+from headwater.pipelines.loads.offsets.positions import Position, PositionKind
+from headwater.pipelines.loads.offsets.ranges import Range, Ranges, described, joined, minus, shared, size
 
 __all__ = ["LogState", "TargetState", "Wanted", "decide", "default_id", "gone_of"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.ranges import NO_RANGES, Range, Ranges, from_json, joined, to_json
+from headwater.pipelines.loads.offsets.ranges import NO_RANGES, Range, Ranges, from_json, joined, to_json
 
 __all__ = ["ID_PATTERN", "LoadPlan", "LoadedFile", "Manifest", "TargetDescription", "check_id"]
 

@@ -6,8 +6,8 @@ unless it closes the gap to what was loaded further on.
 
 from __future__ import annotations
 
-from headwater.pipelines.loads.planning import TargetState
-from headwater.pipelines.loads.ranges import Ranges, joined
+from headwater.pipelines.loads.offsets.planning import TargetState
+from headwater.pipelines.loads.offsets.ranges import Ranges, joined
 
 __all__ = ["chain_after"]
 

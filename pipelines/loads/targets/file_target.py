@@ -13,16 +13,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from headwater.pipelines.file_systems.file_system import join
-from headwater.pipelines.loads.chain import chain_after
 from headwater.pipelines.loads.counted_rows import counted
 from headwater.pipelines.loads.errors import LoadFailed
-from headwater.pipelines.loads.manifest import LoadedFile, Manifest
-from headwater.pipelines.loads.planning import TargetState
-from headwater.pipelines.loads.ranges import joined
-from headwater.pipelines.loads.records import Commit, LoadRecords
-from headwater.pipelines.loads.schemas import check_schema, merged_schema, schema_text
-from headwater.pipelines.loads.staging import described_files, final_name, write_rows
-from headwater.pipelines.loads.target import Writing
+from headwater.pipelines.loads.offsets.chain import chain_after
+from headwater.pipelines.loads.offsets.planning import TargetState
+from headwater.pipelines.loads.offsets.ranges import joined
+from headwater.pipelines.loads.targets.manifest import LoadedFile, Manifest
+from headwater.pipelines.loads.targets.records import Commit, LoadRecords
+from headwater.pipelines.loads.targets.schemas import check_schema, merged_schema, schema_text
+from headwater.pipelines.loads.targets.staging import described_files, final_name, write_rows
+from headwater.pipelines.loads.targets.target import Writing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

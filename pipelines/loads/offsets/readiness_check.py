@@ -10,8 +10,8 @@ from headwater.logtier.client.cluster import LATEST, ClientConfig, ClusterClient
 from headwater.logtier.client.errors import ClientError, UnknownTopicError
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
-from headwater.pipelines.loads.log_state import client_of
-from headwater.pipelines.loads.readiness import PartitionEnds, Unready, unready
+from headwater.pipelines.loads.offsets.log_state import client_of
+from headwater.pipelines.loads.offsets.readiness import PartitionEnds, Unready, unready
 
 __all__ = ["check_readiness"]
 

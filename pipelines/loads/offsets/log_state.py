@@ -13,8 +13,8 @@ from headwater.pipelines.datasource.brokers import Brokers, connection_options
 from headwater.pipelines.datasource.options import ReadOptions
 from headwater.pipelines.datasource.planning import Planner
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
-from headwater.pipelines.loads.planning import LogState
-from headwater.pipelines.loads.ranges import Ranges
+from headwater.pipelines.loads.offsets.planning import LogState
+from headwater.pipelines.loads.offsets.ranges import Ranges
 
 __all__ = ["bytes_per_offset", "client_of", "is_compacted", "log_state"]
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.file_systems.file_system import FileSystem, join, walk
-from headwater.pipelines.loads.avro_files import write_avro
-from headwater.pipelines.loads.manifest import LoadedFile
+from headwater.pipelines.loads.targets.avro_files import write_avro
+from headwater.pipelines.loads.targets.manifest import LoadedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

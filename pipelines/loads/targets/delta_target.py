@@ -14,17 +14,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.file_systems.file_system import join
-from headwater.pipelines.loads.chain import chain_after
 from headwater.pipelines.loads.counted_rows import counted
-from headwater.pipelines.loads.delta_marks import PREFIX, TableLoads, marks_of
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
-from headwater.pipelines.loads.manifest import Manifest
-from headwater.pipelines.loads.planning import TargetState
-from headwater.pipelines.loads.ranges import Ranges, joined
-from headwater.pipelines.loads.records import LoadRecords
+from headwater.pipelines.loads.offsets.chain import chain_after
+from headwater.pipelines.loads.offsets.planning import TargetState
+from headwater.pipelines.loads.offsets.ranges import Ranges, joined
 from headwater.pipelines.loads.rows import place_columns
-from headwater.pipelines.loads.schemas import check_schema, schema_text
-from headwater.pipelines.loads.target import Writing
+from headwater.pipelines.loads.targets.delta_marks import PREFIX, TableLoads, marks_of
+from headwater.pipelines.loads.targets.manifest import Manifest
+from headwater.pipelines.loads.targets.records import LoadRecords
+from headwater.pipelines.loads.targets.schemas import check_schema, schema_text
+from headwater.pipelines.loads.targets.target import Writing
 from headwater.pipelines.locks.table_lock import table_lock
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.spark_errors import first_line

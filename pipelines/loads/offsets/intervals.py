@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from headwater.pipelines.loads.planning import LogState
-from headwater.pipelines.loads.positions import Position, PositionKind, parse_position
-from headwater.pipelines.loads.ranges import Range
+from headwater.pipelines.loads.offsets.planning import LogState
+from headwater.pipelines.loads.offsets.positions import Position, PositionKind, parse_position
+from headwater.pipelines.loads.offsets.ranges import Range
 
 __all__ = ["bounds_of", "interval_id", "neighbours", "parse_interval"]
 

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.pipelines.loads.chain import chain_after
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.planning import TargetState
-from headwater.pipelines.loads.ranges import Range, Ranges, joined
+from headwater.pipelines.loads.offsets.chain import chain_after
+from headwater.pipelines.loads.offsets.planning import TargetState
+from headwater.pipelines.loads.offsets.ranges import Range, Ranges, joined
 
 __all__ = ["PREFIX", "TableLoads", "marks_of"]
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from headwater.pipelines.file_systems.file_system import READ_BYTES_MAX, FileSystem, join
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.manifest import LoadPlan, Manifest, TargetDescription
+from headwater.pipelines.loads.targets.manifest import LoadPlan, Manifest, TargetDescription
 
 __all__ = ["HIDDEN", "Commit", "LoadRecords"]
 
