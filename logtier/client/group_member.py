@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from headwater.logtier.client.cluster import ClusterClient
-from headwater.logtier.client.coordinators import GROUP, find_coordinator
+from headwater.logtier.client.coordinators import ask_group_coordinator
 from headwater.logtier.client.errors import broker_error
-from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.messages import ApiKey
 
 __all__ = ["GroupMember", "MemberDescription", "describe_members", "remove_member"]
 
@@ -153,13 +153,15 @@ class GroupMember:
         code_of: Callable[[Any], int],
         expected: frozenset[int] | set[int],
     ) -> Any:
-        return _ask(self._cluster, self._group, f"{what} group {self._group!r}", api_key, values, code_of, expected)
+        return ask_group_coordinator(
+            self._cluster, self._group, f"{what} group {self._group!r}", api_key, values, code_of, expected
+        )
 
 
 def describe_members(cluster: ClusterClient, group: str) -> Sequence[MemberDescription]:
     """Returns a group's live members; empty for a group that does not exist. Raises BrokerError."""
     values = {"groups": (group,), "include_authorized_operations": False}
-    answer = _ask(
+    answer = ask_group_coordinator(
         cluster,
         group,
         f"describing group {group!r}",
@@ -184,29 +186,6 @@ def remove_member(cluster: ClusterClient, group: str, member_id: str) -> None:
         return int(answer.error_code) or next((int(each.error_code) for each in answer.members), 0)
 
     what = f"removing a member of group {group!r}"
-    _ask(cluster, group, what, ApiKey.LEAVE_GROUP, values, code_of, {UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND})
-
-
-def _ask(
-    cluster: ClusterClient,
-    group: str,
-    what: str,
-    api_key: int,
-    values: Mapping[str, Any],
-    code_of: Callable[[Any], int],
-    expected: frozenset[int] | set[int],
-) -> Any:
-    """Sends a request to the group's coordinator, looked up for each call: calls are rare, and coordinators move.
-
-    Returns responses without an error or with an expected one. Rebalances are retriable for Kafka, and expected here.
-    """
-
-    def attempt() -> Any:
-        connection = cluster.connection(find_coordinator(cluster, GROUP, group))
-        answer = connection.call(kio_request(api_key, connection.version(api_key), values))
-        code = code_of(answer)
-        if code and code not in expected:
-            raise broker_error(code, what)
-        return answer
-
-    return cluster.retry(what, attempt)
+    ask_group_coordinator(
+        cluster, group, what, ApiKey.LEAVE_GROUP, values, code_of, {UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND}
+    )

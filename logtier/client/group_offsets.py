@@ -5,13 +5,13 @@ A reader that stores its own position (a Spark checkpoint) commits it to a group
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwater.logtier.client.cluster import ClusterClient, TopicPartition
-from headwater.logtier.client.coordinators import GROUP, find_coordinator
-from headwater.logtier.client.errors import UNKNOWN_TOPIC_OR_PARTITION, broker_error
-from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.coordinators import ask_group_coordinator
+from headwater.logtier.client.errors import UNKNOWN_TOPIC_OR_PARTITION
+from headwater.logtier.client.messages import ApiKey
 
 __all__ = ["commit_group_offsets", "committed_group_offsets"]
 
@@ -46,11 +46,12 @@ def commit_group_offsets(
         "topics": tuple({"name": name, "partitions": tuple(parts)} for name, parts in by_topic.items()),
     }
 
-    def codes(answer: Any) -> list[int]:
+    def code_of(answer: Any) -> int:
         found = [int(part.error_code) for topic in answer.topics for part in topic.partitions]
-        return [code for code in found if code != UNKNOWN_TOPIC_OR_PARTITION]
+        return next((code for code in found if code and code != UNKNOWN_TOPIC_OR_PARTITION), 0)
 
-    _ask(cluster, group, f"committing the offsets of group {group!r}", ApiKey.OFFSET_COMMIT, values, codes)
+    what = f"committing the offsets of group {group!r}"
+    ask_group_coordinator(cluster, group, what, ApiKey.OFFSET_COMMIT, values, code_of)
 
 
 def committed_group_offsets(cluster: ClusterClient, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
@@ -59,9 +60,8 @@ def committed_group_offsets(cluster: ClusterClient, groups: Sequence[str]) -> di
     for group in groups:
         asked = {"group_id": group, "topics": None, "member_id": None, "member_epoch": -1}
         values = {"groups": (asked,), "require_stable": False}
-        answer = _ask(
-            cluster, group, f"the offsets of group {group!r}", ApiKey.OFFSET_FETCH, values, lambda a: [_code(a)]
-        )
+        what = f"the offsets of group {group!r}"
+        answer = ask_group_coordinator(cluster, group, what, ApiKey.OFFSET_FETCH, values, _code)
         [one] = answer.groups
         found[group] = {
             (str(topic.name), int(part.partition_index)): int(part.committed_offset)
@@ -75,24 +75,3 @@ def committed_group_offsets(cluster: ClusterClient, groups: Sequence[str]) -> di
 def _code(answer: Any) -> int:
     [one] = answer.groups
     return int(one.error_code)
-
-
-def _ask(
-    cluster: ClusterClient,
-    group: str,
-    what: str,
-    api_key: int,
-    values: Mapping[str, Any],
-    codes_of: Callable[[Any], Sequence[int]],
-) -> Any:
-    """Sends a request to the group's coordinator, looked up for each call: calls are rare, and coordinators move."""
-
-    def attempt() -> Any:
-        connection = cluster.connection(find_coordinator(cluster, GROUP, group))
-        answer = connection.call(kio_request(api_key, connection.version(api_key), values))
-        failure = next((code for code in codes_of(answer) if code), 0)
-        if failure:
-            raise broker_error(failure, what)
-        return answer
-
-    return cluster.retry(what, attempt)

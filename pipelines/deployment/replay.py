@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, Final
 from headwater.pipelines.definition import DeltaSink, Loaded, Stage
 from headwater.pipelines.definition.graph import upstream
 from headwater.pipelines.deployment.checkpoint_progress import TopicOffsets
+from headwater.pipelines.timestamps import timestamp_ms
 
 __all__ = [
     "Gone",
@@ -100,15 +100,13 @@ def parse_origin(text: str) -> Origin:
     moment = text.removeprefix("@")
     if text.startswith("@") and moment.isdecimal() and moment.isascii() and len(moment) <= 16:
         return Origin(moment_ms=int(moment))
-    try:
-        found = dt.datetime.fromisoformat(moment)
-    except ValueError:
+    found = timestamp_ms(moment)
+    if found is None:
         raise ValueError(
             f"{text[:80]!r} is no place to start: use earliest, a moment (2026-01-01T00:00:00Z), or offsets "
             '({"0": 17, "1": 3} or {"TOPIC": {"0": 17}}; -2 is the earliest, -1 the next record)'
-        ) from None
-    found = found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
-    return Origin(moment_ms=int(found.timestamp() * 1000))
+        )
+    return Origin(moment_ms=found)
 
 
 def _offsets(text: str) -> dict[str, dict[int, int]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from headwater.pipelines.datasource.brokers import Brokers, connection_options
+from headwater.pipelines.timestamps import timestamp_ms
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -35,12 +35,10 @@ def parse_start(text: str) -> Start:
         return Start(text)
     if text.isascii() and text.isdecimal() and len(text) <= 18:
         return Start("offset", int(text))
-    try:
-        moment = dt.datetime.fromisoformat(text.removeprefix("@"))
-    except ValueError:
-        raise ValueError(f"{text[:60]!r} is neither earliest, latest, an offset nor a moment in ISO 8601") from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-    return Start("timestamp", int(moment.timestamp() * 1000))
+    moment_ms = timestamp_ms(text.removeprefix("@"))
+    if moment_ms is None:
+        raise ValueError(f"{text[:60]!r} is neither earliest, latest, an offset nor a moment in ISO 8601")
+    return Start("timestamp", moment_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Final
+
+from headwater.pipelines.timestamps import timestamp_ms
 
 __all__ = ["Position", "PositionKind", "parse_position"]
 
@@ -91,9 +92,4 @@ def _time_ms(text: str) -> int | None:
     said = text.removeprefix("@")
     if text.startswith("@") and said.isascii() and said.isdecimal() and len(said) <= 16:
         return int(said)
-    try:
-        moment = datetime.fromisoformat(said)
-    except ValueError:
-        return None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+    return timestamp_ms(said)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import Enum
+
+from headwater.pipelines.timestamps import timestamp_ms
 
 
 class StartKind(Enum):
@@ -67,13 +68,7 @@ def parse_start(text: str) -> StartOffset:
 def _timestamp_ms(text: str) -> int | None:
     if text.isascii() and text.isdecimal() and len(text) > 8 and len(text) <= 16:
         return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    # In integers: near the ends of the calendar `timestamp()` overflows, and it rounds.
-    return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+    return timestamp_ms(text)
 
 
 def resolve(start: StartOffset, earliest: int, latest: int) -> int:
