@@ -48,7 +48,20 @@ class OwnJvm:
 
 @cache
 def _started(conf: str) -> Any:
-    from py4j.java_gateway import JavaGateway
+    from py4j import protocol
+    from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway, launch_gateway
+
+    class Client(GatewayClient):  # type: ignore[misc]  # py4j has no types
+        """Raises Java's exceptions before pyspark sees them, which would read them in its own JVM.
+
+        A session replaces the function by which all gateways of the process raise exceptions, and nothing restores it.
+        """
+
+        def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
+            answer = super().send_command(command, retry, binary)
+            if not binary and protocol.is_error(answer)[0]:
+                protocol.get_return_value(answer, self, "Hadoop", "call")  # raises
+            return answer
 
     pyspark = importlib.util.find_spec("pyspark")  # without an import, which takes seconds
     assert pyspark is not None
@@ -56,13 +69,18 @@ def _started(conf: str) -> Any:
     jars = os.path.join(os.path.dirname(pyspark.origin), "jars")
     [py4j_jar] = glob.glob(os.path.join(jars, "py4j-*.jar"))
     try:
-        return JavaGateway.launch_gateway(
+        port, token, process = launch_gateway(
             jarpath=py4j_jar,
             classpath=os.pathsep.join(filter(None, [conf, os.path.join(jars, "*")])),
             javaopts=_JAVA_OPTIONS,
             java_path="",  # JAVA_HOME's, else the one on PATH
             die_on_exit=True,
             enable_auth=True,
+            return_proc=True,
         )
     except (OSError, ValueError) as error:
         raise FileSystemError(f"Java did not start ({error}); `headwater doctor` checks Java") from error
+    parameters = GatewayParameters(port=port, auth_token=token)
+    gateway = JavaGateway(gateway_parameters=parameters, java_process=process)
+    gateway.set_gateway_client(Client(gateway_parameters=parameters))
+    return gateway

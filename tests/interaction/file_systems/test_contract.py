@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from py4j import java_gateway, protocol
+from pyspark.errors.exceptions.captured import capture_sql_exception
 
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, walk
 from headwater.pipelines.file_systems.hadoop_jvm import OwnJvm
@@ -34,7 +36,7 @@ class Place:
 
 
 @pytest.fixture(params=["local", "webhdfs", "jvm", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
     name = uuid.uuid4().hex
     if request.param == "local":
         yield Place(LocalFiles(), f"{tmp_path}/{name}")
@@ -49,6 +51,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "webhdfs":
         yield Place(WebHdfsFiles(hdfs.webhdfs, FileSystemOptions(user=hdfs.user)), f"{hdfs.url}/{name}")
     else:
+        # What a Spark session leaves behind in its process.
+        monkeypatch.setattr(java_gateway, "get_return_value", capture_sql_exception(protocol.get_return_value))
         yield Place(JvmFiles("hdfs", OwnJvm({"dfs.replication": "1"})), f"{hdfs.url}/{name}")
 
 
