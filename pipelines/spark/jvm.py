@@ -57,6 +57,16 @@ def java_thread(spark: SparkSession) -> Any:
     return jvm.java.lang.Thread.currentThread()
 
 
+def activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread, which Python's threads lack.
+
+    Catalyst reads some settings once, from the active session of the thread that asks first: the name of the database
+    of global temporary views is one (`LookupCatalog`).
+    """
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,7 @@ from tests.bench.spark import (
     spark_connectors,
     spark_throughput,
     sql_shell,
+    topic_loads,
 )
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "bench"
@@ -85,6 +86,7 @@ PARTS: dict[str, Part] = {
     "encode": lambda f, o: encode.measure(o.messages(3_000_000), o.rounds(5)),
     "delta-append": lambda f, o: delta_append.measure(f, o.quick),
     "exactly-once": lambda f, o: exactly_once.measure(f, o.quick),
+    "load": lambda f, o: topic_loads.measure(f, o.quick),
     "publish": lambda f, o: publish.measure(f, o.quick),
     "flights": lambda f, o: flights.measure(f, o.quick),
     "sql-shell": lambda f, o: sql_shell.measure(f, o.quick),

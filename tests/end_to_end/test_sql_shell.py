@@ -113,7 +113,7 @@ def test_a_shell_on_a_terminal(start: Any, topics: Any, tmp_path: Path) -> None:
         return str(shell.read_until(until))
 
     # Several lines; the continuation has a prompt of its own.
-    told = run(f"SELECT count(*) AS n{ENTER}FROM `{orders}`;{ENTER}")
+    told = run(f"SELECT count(*) AS n{ENTER}FROM log.`{orders}`;{ENTER}")
     assert "3" in told
     assert "1 row in " in told
     # Ctrl-C ends the statement, and the next one runs in the same session.

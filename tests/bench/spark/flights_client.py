@@ -28,8 +28,8 @@ TOPICS = ("flights", "flights_clean", "delays", "rising", "flights.dead_letters"
 CONF = {"spark.master": f"local[{CORES}]", "spark.sql.shuffle.partitions": str(CORES), "spark.driver.memory": "6g"}
 
 
-def produce(spark: Any, bootstrap: str, folder: Path, copies: int) -> int:
-    """Fills the topic `flights`, each partition in the order of departure; gives how many there are."""
+def produce(spark: Any, bootstrap: str, folder: Path, copies: int, topic: str = "flights") -> int:
+    """Fills a topic, each partition in the order of departure; gives how many there are."""
     import pyarrow.parquet as pq
 
     path = folder / "flights.parquet"
@@ -40,7 +40,7 @@ def produce(spark: Any, bootstrap: str, folder: Path, copies: int) -> int:
     for other in frames[1:]:
         frame = frame.unionAll(other)
     writer = frame.write.format("headwater").mode("append").option("kafka.bootstrap.servers", bootstrap)
-    writer.option("topic", "flights").option("kafka.compression.type", "lz4").save()
+    writer.option("topic", topic).option("kafka.compression.type", "lz4").save()
     return flights.FLIGHTS * copies
 
 

@@ -60,6 +60,7 @@ class StatementRun:
         try:
             context = self._spark.sparkContext
             context.addJobTag(self._tag)
+            jvm.activate(self._spark)
             self._java_thread = jvm.java_thread(self._spark)
             self._work(self)
         except BaseException as error:  # noqa: BLE001 - `chunks` raises it in the caller's thread
