@@ -15,7 +15,7 @@ def maintenance_dag(load: Load, settings: Settings) -> DAG:
     assert rules is not None
 
     def command(task_id: str, arguments: dict[str, Any], *line: str) -> HeadwaterOperator:
-        # In the target's pool: on a local disk nothing else keeps OPTIMIZE and a load from the same version.
+        # In the target's pool, so that a load does not wait for OPTIMIZE in a worker's slot.
         return HeadwaterOperator(
             task_id=task_id,
             settings=settings,

@@ -421,6 +421,16 @@ class Relations:
         self._views.clear()
         return before
 
+    def location(self, name: scanner.Name) -> str | None:
+        """Where a known Delta table or one of the session's catalog has its files; None without one."""
+        known = self._table(name[-1]) if len(name) == 1 or (len(name) == 2 and name[0].lower() == LAKE) else None
+        if known is not None:
+            return self.known.tables[known]
+        if len(name) > 2:
+            return None
+        schema = name[0] if len(name) == 2 else self._spark.catalog.currentDatabase()
+        return jvm.table_location(self._spark, schema, name[-1])
+
     def columns(self, name: scanner.Name) -> tuple[str, ...]:
         """The columns of a relation, without a view of it; `()` if there is none, or it cannot be read."""
         key = _key(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.errors import nearest
@@ -18,6 +18,7 @@ from headwater.pipelines.sql.statement_errors import (
     missing_relation,
     missing_relation_of_plan,
 )
+from headwater.pipelines.sql.table_locks import locked_tables
 from headwater.pipelines.sql.topic_names import AmbiguousTopicError
 from headwater.pipelines.sql_text import scanner
 from headwater.pipelines.sql_text.scanner import Name, Statement
@@ -46,21 +47,36 @@ def analysed(
     given: Mapping[str, Any] | None = None,
     *,
     narrows: bool = True,
+    waits: Callable[[str], None] | None = None,
 ) -> DataFrame:
     """The frame of a statement; `given` are the values of its parameters.
+
+    A statement that changes Delta tables on local disks holds their locks while it runs. `waits` is called with a table
+    while another process holds its lock, and may raise.
 
     With `narrows`, filters narrow the offsets to read, where the statement scans a topic once. The frame must then be
     used once, and as it is.
 
     Raises StatementError, and the errors of the function that lists topics.
     """
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     asked = scanner.parameters(statement.text)
     values = {name: value for name, value in (given or {}).items() if name in asked}
     if values:
         spark.conf.set(PARAMETERS_CONF, "true")
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked_tables(statement.text, relations.location, waits))
+        except OSError as error:
+            raise StatementError(f"the lock of a table cannot be held: {error}", is_users=False) from None
+        return _analysed(spark, relations, statement, values, narrows=narrows)
+
+
+def _analysed(
+    spark: SparkSession, relations: Relations, statement: Statement, values: dict[str, Any], *, narrows: bool
+) -> DataFrame:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     reads_later = is_query(statement.text)
     own = relations.begin(statement.text)
     try:

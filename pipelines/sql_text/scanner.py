@@ -32,7 +32,7 @@ _LINE_COMMENT: Final = re.compile(r"--(?:\\\n|[^\r\n])*")  # a backslash at the 
 #: Tokens before the name of a relation. A name elsewhere, such as in parentheses, is found when Spark misses it.
 _BEFORE_RELATIONS: Final = frozenset({
     "FROM", "JOIN", "INTO", "TABLE", "USING", "DESCRIBE", "DESC", "EXTENDED", "FORMATTED", "UPDATE", "IN", "VIEW",
-    "OPTIMIZE", "HISTORY", "DETAIL", "OVERWRITE", ",",
+    "OPTIMIZE", "VACUUM", "HISTORY", "DETAIL", "OVERWRITE", ",",
 })  # fmt: skip
 _STATEMENT_END: Final = ";"
 

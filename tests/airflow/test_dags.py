@@ -17,7 +17,7 @@ from tests.airflow.conftest import MakeHome, Write
 from tests.conftest import TopicFactory
 from tests.end_to_end.delta_log import delta_rows
 
-# Spark starts four times, which takes long on a busy machine.
+# Spark starts ten times, which takes long on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 HOUR_MS = 3_600_000
@@ -51,10 +51,22 @@ def offsets_by_hour(table: Path) -> Counter[tuple[int, int]]:
     return Counter((row["partition"], int(row["hour"])) for row in rows)
 
 
-def test_loads_maintenance_and_lag_run_twice_with_one_result(
+def values(servers: str, topic: str, count: int) -> list[bytes]:
+    """The committed records of partition 0, and a second more to see that there are no others."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "values", "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes] = []
+    while (message := consumer.poll(60 if len(found) < count else 1)) is not None:
+        assert message.error() is None
+        found.append(message.value())
+    consumer.close()
+    return found
+
+
+def test_loads_maintenance_publish_and_lag_run_twice_with_one_result(
     make_home: MakeHome, new_topic: TopicFactory, write: Write, bootstrap_servers: str, tmp_path: Path, hour_ms: int
 ) -> None:
-    flights, group = new_topic(2), f"flow-{uuid.uuid4().hex[:8]}"
+    flights, published, group = new_topic(2), new_topic(1), f"flow-{uuid.uuid4().hex[:8]}"
     hour = hour_ms // HOUR_MS % 24
     write(flights, [(number % 2, hour_ms + number) for number in range(20)])
     # Behind the first record of the next hour, another one of this hour: it is late, and the next run's.
@@ -76,22 +88,36 @@ def test_loads_maintenance_and_lag_run_twice_with_one_result(
                     "maintenance": {"schedule": "0 3 * * 0", "verify": False, "vacuum_hours": None},
                 }
             ],
+            "publish": [
+                {
+                    "name": "back",
+                    "path": f"{tmp_path}/lake/{flights}",
+                    "topic": published,
+                    "key": ["partition"],
+                    "what": "version",
+                    "after": ["hourly"],
+                }
+            ],
             "lag": [{"name": "wide", "lag_max": 4, **lag}, {"name": "narrow", "lag_max": 3, **lag}],
         }
     )
     home.prepare()
     end = hour_ms + HOUR_MS
-    load, maintain = "headwater_load_hourly", "headwater_maintain_hourly"
+    load, maintain, publish = "headwater_load_hourly", "headwater_maintain_hourly", "headwater_publish_back"
     seen = drive(
-        home, (load, end), (load, end), (maintain, end), (maintain, end),
+        home, (load, end), (load, end), (maintain, end), (maintain, end), (publish, end), (publish, end),
         ("headwater_lag_wide", end), ("headwater_lag_wide", end), ("headwater_lag_narrow", end),
     )  # fmt: skip
     assert seen["errors"] == {}
-    assert [run["state"] for run in seen["runs"]] == ["success"] * 6 + ["failed"], seen["output"]
+    assert [run["state"] for run in seen["runs"]] == ["success"] * 8 + ["failed"], seen["output"]
     assert [run["interval"] for run in seen["runs"][:2]] == [[text(hour_ms), text(end)]] * 2
     assert f"group {group} lags by more than 3 records: {flights}-0 4" in seen["output"]
     assert seen["output"].count('"outcome": "already loaded"') == 1
     assert offsets_by_hour(tmp_path / "lake" / flights) == {(0, hour): 10, (1, hour): 10}
+    rows = [json.loads(value) for value in values(bootstrap_servers, published, 20)]
+    assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(
+        (row["partition"], row["offset"]) for row in delta_rows(tmp_path / "lake" / flights)
+    )
     [path] = (tmp_path / "lake" / flights / "_headwater" / "manifests").iterdir()
     manifest = json.loads(path.read_text())
     assert (manifest["rows"], manifest["late"]) == (20, 0)

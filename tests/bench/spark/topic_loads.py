@@ -38,7 +38,7 @@ PARTITIONS = 6
 def measure(folder: Path, quick: bool) -> tuple[list[Table], dict[str, object]]:
     """Rows a second of whole loads, and seconds of whole commands."""
     jars = ",".join(str(path) for path in sorted(spark_connectors.jars().glob("*.jar")))
-    rounds = 1 if quick else 5
+    rounds = 1 if quick else 3
     child, port = headwater_processes.start_broker(folder / "broker")
     bootstrap = f"127.0.0.1:{port}"
     try:

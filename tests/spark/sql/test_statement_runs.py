@@ -18,6 +18,7 @@ from headwater.cli.sql.follow import Follower, parse_from, start_of
 from headwater.cli.sql.outputs import output_of
 from headwater.cli.sql.script import Script, run_script
 from headwater.cli.sql.statement_run import StatementRun
+from headwater.pipelines.locks.table_lock import table_lock
 from headwater.pipelines.sql.relations import Known, Relations
 from headwater.pipelines.sql.statement_errors import StatementError
 from headwater.pipelines.sql.streams import ArrivingFrames
@@ -53,6 +54,23 @@ def test_a_running_statement_is_cancelled_and_the_session_stays(lab: Any, execut
     assert run.wait(WAIT_S)
     wait_for(lambda: jobs(lab) == [])
     assert lab.one("SELECT 1") == 1
+
+
+def test_a_statement_that_commits_waits_for_the_tables_lock_and_can_be_cancelled(
+    lab: Any, executor: Executor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table"
+    lab.spark.range(10).repartition(2).write.format("delta").save(str(table))
+    note = f"another process changes {table}: the statement waits"
+    with table_lock(str(table)):
+        cancelled = executor.start(lab.statement(f"DELETE FROM delta.`{table}`"))
+        wait_for(lambda: note in capsys.readouterr().err)
+        cancelled.cancel()
+        assert cancelled.wait(WAIT_S)
+        run = executor.start(lab.statement(f"OPTIMIZE delta.`{table}`"))
+        wait_for(lambda: note in capsys.readouterr().err)
+    assert [type(chunk) for chunk in run.chunks()] == [ResultColumns, list]
+    assert lab.one(f"SELECT count(*) FROM delta.`{table}`") == 10
 
 
 def test_another_statements_jobs_go_on(lab: Any, executor: Executor) -> None:

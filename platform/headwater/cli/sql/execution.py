@@ -148,7 +148,15 @@ class Executor:
             run.put([tuple(each) for each in listed])
             return
         offsets = [] if self.to else planned_lines(self.spark, self.relations, statement, self.values)
-        frame = analysed(self.spark, self.relations, statement, self.values)
+        told: list[str] = []
+
+        def waits(table: str) -> None:
+            run.check()
+            if table not in told:
+                told.append(table)
+                note(f"another process changes {table}: the statement waits")
+
+        frame = analysed(self.spark, self.relations, statement, self.values, waits=waits)
         if not frame.columns:
             return
         run.check()
