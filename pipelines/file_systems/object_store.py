@@ -7,6 +7,7 @@ An object is there once it is whole. A store has no rename, only copies, and not
 from __future__ import annotations
 
 import contextlib
+import io
 import posixpath
 import threading
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectStoreFiles", "store_arguments"]
 
+_BUFFER_BYTES: Final = 1 << 20
 _CONNECT_S: Final = 10.0
 _REQUEST_S: Final = 60.0
 _ANONYMOUS: Final = "AnonymousAWSCredentialsProvider"
@@ -112,9 +114,10 @@ class ObjectStoreFiles:
         """Open a file for reading; it can be sought."""
         with _explained(path):
             store, inside = self._at(path)
-            file = store.open_input_file(inside)
-        with file:
-            yield cast("BinaryIO", file)
+            opened = store.open_input_file(inside)
+        # pyarrow's own file has no lines.
+        with io.BufferedReader(cast("io.RawIOBase", opened), _BUFFER_BYTES) as file:
+            yield file
 
     def entry(self, path: str) -> Entry | None:
         """Describe a file or folder; None if missing."""

@@ -58,7 +58,7 @@ def values(servers: str, topic: str, count: int) -> list[bytes]:
     found: list[bytes] = []
     while (message := consumer.poll(60 if len(found) < count else 1)) is not None:
         assert message.error() is None
-        found.append(message.value())
+        found.append(message.value() or b"")
     consumer.close()
     return found
 

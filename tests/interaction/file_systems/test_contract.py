@@ -125,6 +125,11 @@ def test_a_large_file_is_written_and_read_from_any_place(place: Place) -> None:
         opened.seek(5)
         assert opened.read() == content[5:]
     with files.writer(path) as out:
+        out.write(b"first\nsecond\n")
+    with files.open(path) as opened:
+        assert opened.readline(100) == b"first\n"
+        assert list(opened) == [b"second\n"]
+    with files.writer(path) as out:
         out.write(b"less")
     assert files.read(path) == b"less"
 
