@@ -23,6 +23,38 @@ _QUIET = """\
 """
 
 
+#: What Hadoop's module needs of AWS's SDK: the whole is 600 MB.
+_SDK = "2.40.2"
+_SDK_MODULES = (
+    "annotations", "apache-client", "arns", "auth", "aws-core", "aws-json-protocol", "aws-query-protocol",
+    "aws-xml-protocol", "checksums", "checksums-spi", "crt-core", "endpoints-spi", "http-auth", "http-auth-aws",
+    "http-auth-aws-eventstream", "http-auth-spi", "http-client-spi", "identity-spi", "json-utils", "metrics-spi",
+    "netty-nio-client", "profiles", "protocol-core", "regions", "retries", "retries-spi", "s3", "s3-transfer-manager",
+    "sdk-core", "sts", "third-party-jackson-core", "url-connection-client", "utils", "utils-lite",
+)  # fmt: skip
+#: Settings of Spark's session for this server, which knows neither checksums nor the deletion of many objects at once.
+SPARK = {
+    "fs.s3a.checksum.generation": "false",
+    "fs.s3a.multiobjectdelete.enable": "false",
+    "fs.s3a.endpoint.region": "us-east-1",
+}
+
+
+def spark_jars() -> list[Path]:
+    """The jars by which Spark reads and writes `s3a://`."""
+    amazon = [("software.amazon.awssdk", name, _SDK) for name in _SDK_MODULES]
+    amazon += [
+        ("software.amazon.eventstream", "eventstream", "1.0.1"),
+        ("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.1"),
+        ("org.reactivestreams", "reactive-streams", "1.0.4"),
+    ]
+    folders = [
+        fetched(f"aws-sdk-{_SDK}", amazon, transitive=False),
+        fetched("hadoop-aws-3.5.0", [("org.apache.hadoop", "hadoop-aws", "3.5.0")], transitive=False),
+    ]
+    return sorted(jar for folder in folders for jar in folder.glob("*.jar"))
+
+
 class S3Server:
     """The server's process; its address is `endpoint`."""
 
@@ -35,7 +67,7 @@ class S3Server:
             "s3proxy.authorization": "aws-v2-or-v4",
             "s3proxy.identity": ACCESS_KEY,
             "s3proxy.credential": SECRET_KEY,
-            "jclouds.provider": "transient-nio2",
+            "jclouds.provider": "transient",
         }
         (folder / "s3proxy.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         (folder / "logback.xml").write_text(_QUIET)

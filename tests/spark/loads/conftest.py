@@ -12,12 +12,14 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headwater.pipelines.file_systems.file_system import FileSystem
 from headwater.pipelines.file_systems.opening import file_system
 from headwater.pipelines.loads.options import LoadOptions, requests_of
 from headwater.pipelines.loads.request import LoadOutcome
 from headwater.pipelines.loads.running import LoadRun
 from headwater.pipelines.spark.session import close_session, open_session
 from tests.conftest import BrokerProcess
+from tests.s3 import spark_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     close_session()
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(log.parent)}
+    conf["spark.jars"] = ",".join(map(str, spark_jars()))
     yield open_session("tests", str(log), conf)
     close_session()
 
@@ -50,6 +53,7 @@ class Dock:
         self.spark = spark
         self.servers = servers
         self.folder = folder
+        self.files: Callable[[str], FileSystem] = file_system
         self.topic = f"flights-{uuid.uuid4().hex[:8]}"
         self.admin = AdminClient({"bootstrap.servers": servers})
         (folder / "flight.json").write_text(
@@ -90,7 +94,7 @@ class Dock:
         if json_values:
             given |= {"value": "json", "schema": str(self.folder / "flight.json")}
         requests, loaded = requests_of(LoadOptions(topics or (self.topic,), **(given | options)), ())
-        return LoadRun(requests, loaded, self.servers, file_system)
+        return LoadRun(requests, loaded, self.servers, self.files)
 
     def load(self, to: str, *topics: str, **options: Any) -> LoadOutcome:
         """One load's outcome."""
