@@ -32,11 +32,13 @@ _SDK_MODULES = (
     "netty-nio-client", "profiles", "protocol-core", "regions", "retries", "retries-spi", "s3", "s3-transfer-manager",
     "sdk-core", "sts", "third-party-jackson-core", "url-connection-client", "utils", "utils-lite",
 )  # fmt: skip
-#: Settings of Spark's session for this server, which knows neither checksums nor the deletion of many objects at once.
+#: Settings of Spark's session for this server, which knows neither checksums nor the deletion of many objects at once,
+#: and never says that it awaits an object (Expect: 100-continue), so that each write waits for seconds.
 SPARK = {
     "fs.s3a.checksum.generation": "false",
     "fs.s3a.multiobjectdelete.enable": "false",
     "fs.s3a.endpoint.region": "us-east-1",
+    "fs.s3a.connection.expect.continue": "false",
 }
 
 
