@@ -22,7 +22,7 @@ from hypothesis import settings
 
 from tests.example_counts import DEFAULT, examples
 from tests.hdfs import HdfsProcesses
-from tests.s3 import S3Server
+from tests.s3 import CLIENT_ENVIRONMENT, S3Server
 
 # The same examples on every run, so that a gate does not fail by chance; HYPOTHESIS_EXPLORE=1 looks for new ones. No
 # deadlines: how long an example takes says more about the machine.
@@ -302,9 +302,10 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsProcesses]:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """The S3 server that all tests of a run share. Its clients must not send checksums, which it does not know."""
+    """The S3 server that all tests of a run share."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+        for name, value in CLIENT_ENVIRONMENT.items():
+            patched.setenv(name, value)
         server = S3Server(tmp_path_factory.mktemp("s3"))
         yield server
         server.stop()

@@ -23,6 +23,8 @@ _QUIET = """\
 """
 
 
+#: Of the server's clients, pyarrow's among them: they must not send checksums, which it does not know.
+CLIENT_ENVIRONMENT = {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required"}
 #: What Hadoop's module needs of AWS's SDK: the whole is 600 MB.
 _SDK = "2.40.2"
 _SDK_MODULES = (

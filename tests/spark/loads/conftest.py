@@ -19,7 +19,7 @@ from headwater.pipelines.loads.request import LoadOutcome
 from headwater.pipelines.loads.running import LoadRun
 from headwater.pipelines.spark.session import close_session, open_session
 from tests.conftest import BrokerProcess
-from tests.s3 import spark_jars
+from tests.s3 import CLIENT_ENVIRONMENT, spark_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(log.parent)}
     conf["spark.jars"] = ",".join(map(str, spark_jars()))
+    conf |= {f"spark.executorEnv.{name}": value for name, value in CLIENT_ENVIRONMENT.items()}
     yield open_session("tests", str(log), conf)
     close_session()
 
