@@ -34,8 +34,8 @@ _SDK_MODULES = (
     "netty-nio-client", "profiles", "protocol-core", "regions", "retries", "retries-spi", "s3", "s3-transfer-manager",
     "sdk-core", "sts", "third-party-jackson-core", "url-connection-client", "utils", "utils-lite",
 )  # fmt: skip
-#: Settings of Spark's session for this server, which knows neither checksums nor the deletion of many objects at once,
-#: and never says that it awaits an object (Expect: 100-continue), so that each write waits for seconds.
+#: Settings of Spark's session for this server, which knows neither checksums nor the deletion of many objects at once.
+#: Without Expect: 100-continue, a test of two loads took 10 to 13 s instead of 20.
 SPARK = {
     "fs.s3a.checksum.generation": "false",
     "fs.s3a.multiobjectdelete.enable": "false",

@@ -18,7 +18,7 @@ from headwater.pipelines.sql.statement_errors import (
     missing_relation,
     missing_relation_of_plan,
 )
-from headwater.pipelines.sql.table_locks import locked_tables
+from headwater.pipelines.sql.table_locks import CHANGES, locked_tables
 from headwater.pipelines.sql.topic_names import AmbiguousTopicError
 from headwater.pipelines.sql_text import scanner
 from headwater.pipelines.sql_text.scanner import Name, Statement
@@ -32,7 +32,6 @@ __all__ = ["analysed", "failed", "is_query", "names_once", "planned_lines", "sug
 # setting the analyser binds them, as in Spark 4.0.
 PARAMETERS_CONF: Final = "spark.sql.legacy.parameterSubstitution.constantsOnly"
 _QUERIES: Final = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP", "REDUCE"})
-_CHANGES: Final = frozenset({"INSERT", "MERGE", "UPDATE", "DELETE"})  # in a query they are at most names
 #: Behind these words a relation may be scanned again that the text names once.
 _HIDES_NAMES: Final = frozenset({"WITH", "IDENTIFIER", "EXECUTE"})
 _EXPLAIN_MODES: Final = frozenset({"LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST"})
@@ -136,7 +135,7 @@ def is_query(text: str) -> bool:
     (True, False, False)
     """
     seen = scanner.words(text)
-    return seen[:1] != [] and seen[0] in _QUERIES and not _CHANGES & set(seen)
+    return seen[:1] != [] and seen[0] in _QUERIES and not CHANGES & set(seen)
 
 
 def names_once(text: str) -> bool:

@@ -15,13 +15,12 @@ from headwater.pipelines.file_systems.local import local_path
 from headwater.pipelines.locks.table_lock import table_lock
 from headwater.pipelines.sql_text import scanner
 
-__all__ = ["changed_names", "locked_tables"]
+__all__ = ["CHANGES", "changed_names", "locked_tables"]
 
+#: What a statement that begins with WITH or FROM may lead to; in a query they are at most names.
+CHANGES: Final = frozenset({"INSERT", "MERGE", "UPDATE", "DELETE"})
 #: First words of the statements that commit to a table.
-_COMMITS: Final = frozenset({
-    "ALTER", "CREATE", "DELETE", "INSERT", "MERGE", "OPTIMIZE", "REORG", "REPLACE", "RESTORE", "TRUNCATE", "UPDATE",
-    "VACUUM",
-})  # fmt: skip
+_COMMITS: Final = CHANGES | {"ALTER", "CREATE", "OPTIMIZE", "REORG", "REPLACE", "RESTORE", "TRUNCATE", "VACUUM"}
 _DELTA: Final = "delta"
 _LOG_FOLDER: Final = "_delta_log"
 
@@ -31,12 +30,12 @@ def changed_names(text: str) -> list[scanner.Name]:
 
     >>> changed_names("OPTIMIZE delta.`/lake/a`"), changed_names("WITH n AS (SELECT 1) INSERT INTO lake.a TABLE n")
     ([('delta', '/lake/a')], [('lake', 'a'), ('n',)])
-    >>> changed_names("SELECT * FROM a"), changed_names("EXPLAIN VACUUM a")
+    >>> changed_names("WITH n AS (SELECT replace(x, 'a') FROM a) TABLE n"), changed_names("EXPLAIN VACUUM a")
     ([], [])
     """
     seen = scanner.words(text)
     first = seen[0] if seen else ""
-    is_commit = first in _COMMITS or (first in ("WITH", "FROM") and bool(_COMMITS & set(seen)))
+    is_commit = first in _COMMITS or (first in ("WITH", "FROM") and bool(CHANGES & set(seen)))
     return scanner.names(text) if is_commit else []
 
 
