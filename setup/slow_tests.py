@@ -1,10 +1,9 @@
 """What `make check` leaves out: all examples of the properties, and the slow tests.
 
-Spark's tests run beside all others, because much of their time is waiting.
-
-Each folder of Spark's tests is a run of its own: one process has one JVM, and their sessions differ. What they say is
-printed when the others have ended; a failure does not hide another. Exit code 1 for any. Ctrl-C or SIGTERM interrupts
-the runs, which stop what they have started, and begins no further one.
+Three runs go on side by side, because much of their time is waiting. Each folder of Spark's tests is a run of its own:
+one process has one JVM, and their sessions differ. What a run says is printed when it has ended; a failure does not
+hide another. Exit code 1 for any. Ctrl-C or SIGTERM interrupts the runs, which stop what they have started, and begins
+no further one.
 """
 
 from __future__ import annotations
@@ -16,19 +15,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
-PYTEST = [sys.executable, "-m", "pytest", "-m", "slow", "--durations=20"]
-SPARK = Path("tests", "spark")
+#: Properties without HYPOTHESIS_FEW, by which `make check` tries few examples; the marker is Hypothesis' own.
+PYTEST = [sys.executable, "-m", "pytest", "-m", "slow or hypothesis", "--durations=20"]
+TESTS = Path("tests")
+SIDE_BY_SIDE = 3
+#: They begin first: a long run that begins last would go on alone.
+LONGEST = ["spark/pipelines", "end_to_end", "conformance", "spark/pipelines/sinks", "spark", "interaction"]
 #: Tests start Spark often and give it little to do. With the quick compiler alone a start and its first query take 17 s
 #: of processor time, else 28, in which the JVM compiles what it hardly runs again.
 QUICK_JVM = "-XX:TieredStopAtLevel=1"
-#: Without HYPOTHESIS_FEW, by which `make check` tries few examples; the marker is Hypothesis' own. The last -m counts.
-PROPERTIES = ["-m", "hypothesis and not slow", "tests"]
 
 
 class Runs:
@@ -43,20 +44,26 @@ class Runs:
         java = {"SPARK_SUBMIT_OPTS": f"{QUICK_JVM} -Djava.io.tmpdir={place}"}
         self._environment = java | os.environ | {"TMPDIR": place}
         self._untold: set[subprocess.Popen[bytes]] = set()
+        self._printing = threading.Lock()
         self._is_interrupted = False
 
-    def run(self, arguments: Sequence[str], said: IO[bytes] | None = None) -> int:
+    def run(self, arguments: Sequence[str]) -> int:
         """One run; its exit code."""
         if self._is_interrupted:
             return 1
-        process = subprocess.Popen(
-            [*PYTEST, *arguments], stdout=said, stderr=said, start_new_session=True, env=self._environment
-        )
-        self._untold.add(process)
-        if self._is_interrupted:  # meanwhile
-            self._tell()
-        code = process.wait()
-        self._untold.discard(process)
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                [*PYTEST, *arguments], stdout=said, stderr=said, start_new_session=True, env=self._environment
+            )
+            self._untold.add(process)
+            if self._is_interrupted:  # meanwhile
+                self._tell()
+            code = process.wait()
+            self._untold.discard(process)
+            said.seek(0)
+            with self._printing:
+                sys.stdout.buffer.write(said.read())
+                sys.stdout.buffer.flush()
         return code
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
@@ -77,11 +84,8 @@ def main() -> int:
     runs = Runs(place)
     signal.signal(signal.SIGINT, runs.interrupt)
     signal.signal(signal.SIGTERM, runs.interrupt)
-    with tempfile.TemporaryFile() as said, ThreadPoolExecutor(1) as beside:
-        of_spark = beside.submit(lambda: [runs.run(group, said) for group in spark_groups()])
-        codes = [runs.run(PROPERTIES), runs.run([f"--ignore={SPARK}"]), *of_spark.result()]
-        said.seek(0)
-        sys.stdout.buffer.write(said.read())
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as side_by_side:
+        codes = list(side_by_side.map(runs.run, groups()))
     if any(codes):
         print(f"temporary files of the tests are kept in {place}", file=sys.stderr)
         return 1
@@ -89,10 +93,13 @@ def main() -> int:
     return 0
 
 
-def spark_groups() -> list[list[str]]:
-    """The arguments of one run each: a folder, and at last the files beside the folders."""
-    folders = sorted({str(path.parent) for path in SPARK.glob("*/test_*.py")})
-    return [*([folder] for folder in folders), [str(SPARK), *(f"--ignore={folder}" for folder in folders)]]
+def groups() -> list[list[str]]:
+    """The arguments of each run, those that take longest first."""
+    spark = {path.parent for path in (TESTS / "spark").rglob("test_*.py")}
+    others = {TESTS / path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} - {TESTS / "spark"}
+    folders = [TESTS / name for name in LONGEST]
+    folders += sorted((spark | others) - set(folders))
+    return [[str(folder), *(f"--ignore={inner}" for inner in folders if folder in inner.parents)] for folder in folders]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from headwater.cli.sql.values import equal_names, row_values
 from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.sql.statement import analysed, failed, planned_lines
 from headwater.pipelines.sql.statement_errors import StatementError
+from headwater.pipelines.sql.table_locks import CHANGES
 from headwater.pipelines.sql_text.scanner import Statement, words
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ CHUNK_S_MAX: Final = 0.2  # rows that have come are shown after this time
 _HARMLESS_FIRST: Final = frozenset(
     {"SELECT", "TABLE", "VALUES", "MAP", "REDUCE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"}
 )
-#: What `WITH …` and `FROM …` may lead to.
-_CHANGES: Final = frozenset({"INSERT", "MERGE", "UPDATE", "DELETE"})
-
-
 _AS_TEXT: Final = "a time outside of the years 1 to 9999 is shown by CAST(… AS STRING)"
 
 
@@ -57,7 +54,7 @@ def may_commit(text: str) -> str:
     if not seen or seen[0] in _HARMLESS_FIRST:
         return ""
     if seen[0] in ("WITH", "FROM"):
-        return next((word for word in seen if word in _CHANGES), "")
+        return next((word for word in seen if word in CHANGES), "")
     return seen[0]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headwater.pipelines.publishing.errors import PublishFailed
-from tests.spark.pipelines.test_publishing import Publishing, make_versions, write_files
+from tests.spark.pipelines.sinks.test_publishing import Publishing, make_versions, write_files
 
 if TYPE_CHECKING:
     from tests.spark.pipelines.conftest import Lab
