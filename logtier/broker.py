@@ -21,6 +21,7 @@ from headwater.logtier.log.cleaning.cleaner import LogCleaner
 from headwater.logtier.log.durability import Post
 from headwater.logtier.log.log_manager import LogDirError, LogManager
 from headwater.logtier.metadata.acl_follower import configured_authorizer
+from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.paths import CorruptNodeError
@@ -147,8 +148,11 @@ class Broker:
         await store.start()
         self._parts.push_async_callback(store.close)
         metadata = MetadataCache(config)
-        controller = Controller(config, clock, prng, store, metadata)
+        follower = MetadataFollower(store, metadata, on_failure=self._fail)
+        controller = Controller(config, clock, prng, store, follower)
         await controller.start()
+        await follower.start()
+        self._parts.push_async_callback(follower.stop)
         self._parts.push_async_callback(controller.stop)
 
         image = metadata.image

@@ -18,6 +18,7 @@ from headwater.logtier.controller.controller import Controller
 from headwater.logtier.handlers.context import RequestContext, Services
 from headwater.logtier.handlers.topics import create_topics
 from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.protocol import messages
@@ -108,8 +109,10 @@ def run(directory: Path, scenario: Callable[[Client], Awaitable[None]], **proper
         await store.start()
         cache = MetadataCache(config)
         prng = random.Random(5)
-        controller = Controller(config, SystemClock(), prng, store, cache)
+        follower = MetadataFollower(store, cache)
+        controller = Controller(config, SystemClock(), prng, store, follower)
         await controller.start()
+        await follower.start()
         await controller.register_broker(1, "broker.example", 19092, "rack-a")
         nothing = cast("Any", None)
         # Without logs: what is asked of it here is only whether a folder has failed.
@@ -121,6 +124,7 @@ def run(directory: Path, scenario: Callable[[Client], Awaitable[None]], **proper
             await scenario(Client(services))
         finally:
             await controller.stop()
+            await follower.stop()
             await store.close()
 
     asyncio.run(main())

@@ -1,11 +1,11 @@
-"""The controller: runs one command at a time; `state` decides, the store is written, the new image published."""
+"""The controller: runs one command at a time; `state` decides, the store is written, the follower applies it."""
 
 import asyncio
 import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig, Endpoint
@@ -19,6 +19,7 @@ from headwater.logtier.controller.commands import (
     TopicResult,
 )
 from headwater.logtier.controller.config_state import plan_alter_configs
+from headwater.logtier.controller.elections import plan_registration
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
 from headwater.logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
@@ -31,7 +32,10 @@ from headwater.logtier.controller.state import (
     unlimited,
 )
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.image import MetadataCache, MetadataImage
+from headwater.logtier.metadata.change_list import ChangeList
+from headwater.logtier.metadata.earlier_topics import convert_topic
+from headwater.logtier.metadata.follower import MetadataFollower
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
 from headwater.logtier.metadata.scram_nodes import encode_unknown_users_key
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
@@ -60,8 +64,12 @@ COMMANDS_QUEUED_MAX: Final = 1000
 """Maximum number of waiting commands; further ones are rejected, and clients retry."""
 
 
+class ControllerStore(MetadataStore, ChangeList, Protocol):
+    """A metadata store with a list of its changes."""
+
+
 class Controller:
-    """The broker that changes metadata, and the only caller of `MetadataCache.publish`.
+    """The broker that changes metadata. It only writes: the follower builds the image from what is written.
 
     Invariants: commands run one after the other, each on the image of the previous one; every write to the store is
     fenced by the version of `/controller_epoch` (KAFKA-6082); a command that has returned is durable and is in this
@@ -69,13 +77,19 @@ class Controller:
     """
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, prng: random.Random, store: MetadataStore, cache: MetadataCache
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        prng: random.Random,
+        store: ControllerStore,
+        follower: MetadataFollower,
     ) -> None:
         self._config = config
         self._clock = clock
         self._prng = prng
         self._store = store
-        self._cache = cache
+        self._follower = follower
+        self._cache = follower.cache
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._commands: set[asyncio.Task[Any]] = set()
@@ -95,16 +109,14 @@ class Controller:
         return self._store.end_offset
 
     async def start(self) -> None:
-        """Become controller on a started store, and publish the image of its content.
+        """Become controller on a started store; the follower starts next.
 
-        The first start sets the cluster id. After its absence the only broker leads every partition in a new epoch,
-        that of the controller, which grows with every start: a consumer whose position was cut off by a power loss
-        detects by it that the log has other records there (KIP-320). StoreUnavailableError if another broker is
-        controller.
+        The first start sets the cluster id. Topics in the form of an earlier version get the present one.
+        StoreUnavailableError if another broker is controller.
         """
         await self._create_parents()
         await self._elect()
-        self._cache.publish((await self._load_image()).with_leaders_elected(self._epoch - 1))
+        await self._convert_topics()
 
     async def stop(self) -> None:
         """Finish the running command and resign; the store stays open."""
@@ -116,13 +128,20 @@ class Controller:
     async def register_broker(
         self, broker_id: int, host: str, port: int, rack: str | None = None, endpoints: Sequence[Endpoint] = ()
     ) -> None:
-        """Register a live broker with its addresses, or update them."""
+        """Register a live broker with its addresses, or update them.
+
+        Leaders of its partitions are elected anew if it was away: their leader epochs grow with every start, and a
+        consumer whose position was cut off by a power loss detects by them that the log has other records there
+        (KIP-320).
+        """
 
         async def register() -> None:
             path = paths.broker_path(broker_id)
             data = paths.encode_broker(host, port, rack, self._epoch, endpoints)
-            known = broker_id in self._cache.image.brokers
-            await self._write([SetData(path, data) if known else Create(path, data, ephemeral=True)])
+            is_there = await self._store.exists(path)
+            own = SetData(path, data) if is_there else Create(path, data, ephemeral=True)
+            registration = BrokerRegistration(broker_id, host, port, rack, self._epoch, tuple(endpoints))
+            await self._write([own, *plan_registration(self._cache.image, registration)])
 
         await self._command(register)
 
@@ -292,15 +311,15 @@ class Controller:
             self._waiting -= 1
 
     async def _write(self, operations: Sequence[Operation]) -> None:
-        """Execute operations, fenced, and publish the changes."""
+        """Execute operations, fenced, and wait until this broker has applied them."""
         try:
-            await self._store.multi([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
+            number = await self._store.append([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
         except BadVersionError as error:
             if error.path == paths.CONTROLLER_EPOCH:
                 self._elected = False
                 raise KafkaError(ErrorCode.not_controller, "Another broker has become controller.") from error
             raise
-        await self._cache.advance(self._cache.image.apply(_changes(operations)))
+        await self._follower.reached(number)
 
     async def _create_parents(self) -> None:
         """Create the initial nodes of a store, all of them at once."""
@@ -336,31 +355,15 @@ class Controller:
         self._epoch = epoch
         self._elected = True
 
-    async def _load_image(self) -> MetadataImage:
-        nodes = [paths.CLUSTER_ID, paths.UNKNOWN_USERS_KEY, paths.CONTROLLER]
-        for parent in (
-            paths.BROKER_IDS,
-            paths.TOPICS,
-            paths.TOPIC_CONFIGS,
-            paths.BROKER_CONFIGS,
-            paths.GROUP_CONFIGS,
-            paths.ACLS,
-            paths.CLIENT_QUOTAS,
-            paths.SCRAM_USERS,
-        ):
-            nodes += [f"{parent}/{name}" for name in await self._store.children(parent)]
-        return MetadataImage().apply([(path, (await self._store.get(path))[0]) for path in nodes])
-
-
-def _changes(operations: Sequence[Operation]) -> list[tuple[str, bytes | None]]:
-    """Return the changes of nodes that result from operations."""
-    changes: list[tuple[str, bytes | None]] = []
-    for operation in operations:
-        if isinstance(operation, Create | SetData):
-            changes.append((operation.path, operation.data))
-        elif isinstance(operation, Delete):
-            changes.append((operation.path, None))
-    return changes
+    async def _convert_topics(self) -> None:
+        """Give topics of an earlier version, which stored no partition states, their first ones (`earlier_topics`)."""
+        operations: list[Operation] = []
+        for name in await self._store.children(paths.TOPICS):
+            data, _ = await self._store.get(paths.topic_path(name))
+            operations += convert_topic(name, data, self._epoch)
+        if operations:
+            await self._store.append([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
+            log.info("the partitions of earlier topics have stored states now, from leader epoch %d", self._epoch)
 
 
 __all__ = [

@@ -14,9 +14,10 @@ from headwater.logtier.config import BrokerConfig, ConfigError, check_topic_over
 from headwater.logtier.controller.commands import DeleteResult, NewPartitions, NewTopic, TopicResult
 from headwater.logtier.controller.placement import assign_replicas
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
-from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
+from headwater.logtier.metadata.image import MetadataImage, TopicImage
+from headwater.logtier.metadata.store import Create, Delete, Operation
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key, topic_name_problem
+from headwater.logtier.metadata.topic_nodes import change_topic, create_topic, delete_topic, first_partition_state
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
@@ -77,10 +78,10 @@ def plan_create_topics(
             continue
         collisions[collision_key(name)] = name
         topic_id = draw_topic_id()
-        plan.operations.append(Create(paths.topic_path(name), paths.encode_topic(topic_id, replicas)))
+        partitions = tuple(first_partition_state(brokers) for brokers in replicas)
+        plan.operations.extend(create_topic(name, topic_id, partitions))
         if configs:
             plan.operations.append(Create(paths.topic_config_path(name), paths.encode_config(configs)))
-        partitions = tuple(first_partition_state(brokers) for brokers in replicas)
         plan.results.append(TopicResult(name, topic=TopicImage(name, topic_id, partitions, configs)))
     return plan
 
@@ -118,7 +119,7 @@ def plan_delete_topics(
         except KafkaError as error:
             plan.results.append(DeleteResult(name, topic_id, error))
             continue
-        plan.operations.append(Delete(paths.topic_path(topic.name)))
+        plan.operations.extend(delete_topic(topic.name, len(topic.partitions)))
         if topic.configs:
             plan.operations.append(Delete(paths.topic_config_path(topic.name)))
         plan.results.append(DeleteResult(name, topic_id))
@@ -149,9 +150,8 @@ def plan_create_partitions(
         except KafkaError as error:
             plan.results.append(TopicResult(name, error))
             continue
-        replicas = [partition.replicas for partition in topic.partitions] + added
-        plan.operations.append(SetData(paths.topic_path(name), paths.encode_topic(topic.topic_id, replicas)))
         partitions = topic.partitions + tuple(first_partition_state(brokers) for brokers in added)
+        plan.operations.extend(change_topic(name, topic.topic_id, topic.partitions, partitions))
         plan.results.append(TopicResult(name, topic=TopicImage(name, topic.topic_id, partitions, topic.configs)))
     return plan
 

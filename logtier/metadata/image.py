@@ -14,22 +14,29 @@ from headwater.logtier.metadata.acl_nodes import decode_acl
 from headwater.logtier.metadata.quota_nodes import decode_quota
 from headwater.logtier.metadata.scram_nodes import decode_scram, decode_unknown_users_key, user_of_node
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key
+from headwater.logtier.metadata.topic_nodes import (
+    NO_BROKER,
+    PartitionImage,
+    decode_chunk,
+    decode_topic,
+    partitions_with,
+)
 from headwater.logtier.security.acls import AclBinding
 from headwater.logtier.security.scram import ScramCredential
 
 log = logging.getLogger(__name__)
 
-NO_BROKER: Final = -1
-
 DERIVED_MAX: Final = 64
 """Cached responses per image: client versions times requested sets of topics; each may have a megabyte."""
+
+_BELOW_TOPICS: Final = f"{paths.TOPICS}/"
 
 _NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A live broker with its addresses. `epoch` grows with each registration.
+    """A broker with its addresses. `epoch` grows with each registration.
 
     `host` and `port` are for clients without a known listener; `endpoints` has the addresses of all listeners.
     """
@@ -40,6 +47,7 @@ class BrokerRegistration:
     rack: str | None = None
     epoch: int = 0
     endpoints: tuple[Endpoint, ...] = ()
+    is_alive: bool = True
 
     def reached_by(self, listener_name: str) -> tuple[str, int]:
         """Return host and port for a client of a listener, which should connect through the same listener again."""
@@ -47,17 +55,6 @@ class BrokerRegistration:
             if endpoint.name == listener_name:
                 return endpoint.host, endpoint.port
         return self.host, self.port
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionImage:
-    """One partition. `leader` is NO_BROKER without a leader; `partition_epoch` grows with each change."""
-
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +82,8 @@ class MetadataImage:
     """The cluster at one moment. Immutable: a change creates a new image.
 
     Args:
+        brokers: The live brokers.
+        registrations: The last registration of every broker, live or not.
         topics: Topics by name.
         topic_names: Names by topic id.
         collision_names: Names by their collision key (see `topic_names.collision_key`).
@@ -98,6 +97,7 @@ class MetadataImage:
 
     cluster_id: str = ""
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    registrations: Mapping[int, BrokerRegistration] = field(default_factory=dict)
     controller_id: int = NO_BROKER
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[UUID, str] = field(default_factory=dict)
@@ -125,19 +125,17 @@ class MetadataImage:
         """
         return _ImageBuilder(self).apply(changes)
 
-    def with_leaders_elected(self, leader_epoch: int) -> "MetadataImage":
-        """Return the image after a new election of every partition's leader."""
-        topics = {
-            name: replace(
-                topic,
-                partitions=tuple(
-                    replace(partition, leader_epoch=leader_epoch, partition_epoch=leader_epoch)
-                    for partition in topic.partitions
-                ),
-            )
-            for name, topic in self.topics.items()
-        }
-        return replace(self, topics=topics)
+
+class _TopicChange:
+    """The changed nodes of one topic; `image` is the topic before, None for a topic that is new."""
+
+    __slots__ = ("chunks", "image", "node", "path")
+
+    def __init__(self, path: str, image: TopicImage | None) -> None:
+        self.path = path
+        self.image = image
+        self.node: bytes | None = None
+        self.chunks: dict[int, tuple[PartitionImage, ...]] = {}
 
 
 class _ImageBuilder:
@@ -146,6 +144,8 @@ class _ImageBuilder:
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
         self._changed: dict[str, Any] = {}
+        # A topic's state is spread over several nodes: it is put together after the last change.
+        self._topic_changes: dict[str, _TopicChange] = {}
         # The configs of a topic may precede the topic.
         self._topic_configs: dict[str, Mapping[str, str]] = {}
 
@@ -155,6 +155,11 @@ class _ImageBuilder:
             follow = _FOLLOWS_BELOW.get(parent) or _FOLLOWS_AT.get(path)
             if follow is not None:
                 follow(self, path, name, data)
+            elif parent.startswith(_BELOW_TOPICS):
+                self._chunk(path, parent[len(_BELOW_TOPICS) :], name, data)
+        for name, change in self._topic_changes.items():
+            if change.node is not None or change.chunks:
+                self._put_topic(name, change)
         return replace(self._image, **self._changed)
 
     def set(self, field_name: str, value: object) -> None:
@@ -166,32 +171,62 @@ class _ImageBuilder:
             found = self._changed[field_name] = dict(getattr(self._image, field_name))
         return found
 
+    def broker(self, path: str, name: str, data: bytes | None) -> None:
+        brokers, registrations = self.mapping("brokers"), self.mapping("registrations")
+        broker_id = int(name)
+        brokers.pop(broker_id, None)
+        registrations.pop(broker_id, None)
+        if data is not None:
+            registration = BrokerRegistration(broker_id, *paths.decode_broker(path, data))
+            registrations[broker_id] = registration
+            if registration.is_alive:
+                brokers[broker_id] = registration
+
     def topic(self, path: str, name: str, data: bytes | None) -> None:
-        topics: dict[str, TopicImage] = self.mapping("topics")
-        topic_names, collision_names = self.mapping("topic_names"), self.mapping("collision_names")
-        old = topics.get(name)
-        if data is None:
-            if old is not None:
-                del topics[name], topic_names[old.topic_id], collision_names[collision_key(name)]
+        if data is not None:
+            self._topic_change(path, name).node = data
             return
-        topic_id, replicas = paths.decode_topic(path, data)
-        configs = self._topic_configs.pop(name, None)
-        if old is not None and old.topic_id == topic_id:
-            # Existing partitions keep their state; new ones get the initial state.
-            partitions = tuple(
-                old.partitions[index]
-                if index < len(old.partitions) and old.partitions[index].replicas == assigned
-                else first_partition_state(assigned)
-                for index, assigned in enumerate(replicas)
-            )
-            configs = old.configs if configs is None else configs
+        self._topic_changes[name] = _TopicChange(path, None)
+        topics: dict[str, TopicImage] = self.mapping("topics")
+        old = topics.pop(name, None)
+        if old is not None:
+            del self.mapping("topic_names")[old.topic_id], self.mapping("collision_names")[collision_key(name)]
+
+    def _topic_change(self, path: str, name: str) -> _TopicChange:
+        change = self._topic_changes.get(name)
+        if change is None:
+            image: TopicImage | None = self.mapping("topics").get(name)
+            change = self._topic_changes[name] = _TopicChange(path, image)
+        return change
+
+    def _chunk(self, path: str, topic: str, chunk: str, data: bytes | None) -> None:
+        """Note the new state of partitions; a chunk is deleted only together with its topic."""
+        if data is not None:
+            if not chunk.isdecimal():
+                raise paths.CorruptNodeError(path, data)
+            self._topic_change(paths.topic_path(topic), topic).chunks[int(chunk)] = decode_chunk(path, data)
+
+    def _put_topic(self, name: str, change: _TopicChange) -> None:
+        topics: dict[str, TopicImage] = self.mapping("topics")
+        old = change.image
+        if change.node is not None:
+            topic_id, count = decode_topic(change.path, change.node)
+        elif old is not None:
+            topic_id, count = old.topic_id, len(old.partitions)
         else:
-            if old is not None:
-                del topic_names[old.topic_id]
-            partitions = tuple(first_partition_state(assigned) for assigned in replicas)
-        topics[name] = TopicImage(name, topic_id, partitions, _NO_CONFIGS if configs is None else configs)
-        topic_names[topic_id] = name
-        collision_names[collision_key(name)] = name
+            raise paths.CorruptNodeError(change.path, b"")
+        if old is not None and old.topic_id != topic_id:
+            del self.mapping("topic_names")[old.topic_id]
+            old = None
+        partitions = partitions_with(() if old is None else old.partitions, count, change.chunks)
+        if partitions is None:
+            raise paths.CorruptNodeError(change.path, change.node or b"")
+        configs = self._topic_configs.pop(name, None)
+        if configs is None:
+            configs = _NO_CONFIGS if old is None else topics[name].configs
+        topics[name] = TopicImage(name, topic_id, partitions, configs)
+        self.mapping("topic_names")[topic_id] = name
+        self.mapping("collision_names")[collision_key(name)] = name
 
     def topic_config(self, path: str, name: str, data: bytes | None) -> None:
         configs = _NO_CONFIGS if data is None else _decode_configs(path, name, data)
@@ -239,9 +274,7 @@ def _decode_configs(path: str, _: str, data: bytes) -> Mapping[str, str]:
 _FOLLOWS_BELOW: Final[Mapping[str, _Follow]] = {
     paths.TOPICS: _ImageBuilder.topic,
     paths.TOPIC_CONFIGS: _ImageBuilder.topic_config,
-    paths.BROKER_IDS: _entry(
-        "brokers", int, lambda path, name, data: BrokerRegistration(int(name), *paths.decode_broker(path, data))
-    ),
+    paths.KNOWN_BROKERS: _ImageBuilder.broker,
     paths.BROKER_CONFIGS: _entry("broker_configs", str, _decode_configs),
     paths.GROUP_CONFIGS: _entry("group_configs", paths.group_of_config, _decode_configs),
     paths.ACLS: _entry("acls", str, lambda path, _, data: decode_acl(path, data)),
@@ -256,11 +289,6 @@ _FOLLOWS_AT: Final[Mapping[str, _Follow]] = {
     paths.CLUSTER_ID: _value("cluster_id", lambda _, data: paths.decode_cluster_id(data)),
     paths.UNKNOWN_USERS_KEY: _value("unknown_users_key", decode_unknown_users_key),
 }
-
-
-def first_partition_state(replicas: tuple[int, ...]) -> PartitionImage:
-    """Return the initial state of a partition: the preferred replica leads, and all replicas are in sync."""
-    return PartitionImage(leader=replicas[0], leader_epoch=0, partition_epoch=0, replicas=replicas, isr=replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +324,7 @@ def metadata_delta(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
 class MetadataCache:
     """The newest image and its subscribers.
 
-    Invariant: when `publish` returns, every subscriber has processed the change. Only the controller calls it.
+    Invariant: when `publish` returns, every subscriber has processed the change. Only the follower calls it.
     """
 
     def __init__(self, config: BrokerConfig) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from headwater.logtier.metadata.change_list import MetadataChange
 from headwater.logtier.metadata.journal import CorruptJournalError, Journal, SyncFailedError
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
@@ -53,7 +54,8 @@ class LocalMetadataStore:
         self._tree = NodeTree()
         self._lock: Lock | None = None
         self._writing = asyncio.Lock()
-        self._commits: set[asyncio.Task[list[int]]] = set()
+        self._commits: set[asyncio.Task[tuple[list[int], int]]] = set()
+        self._followers: list[Callable[[MetadataChange], None]] = []
         self._watches: list[tuple[str, WatchCallback]] = []
         self._failure: str | None = None
         self._compact_above_bytes = _COMPACT_BYTES_MIN
@@ -137,10 +139,21 @@ class LocalMetadataStore:
 
         Cancelling the caller does not interrupt a commit.
         """
+        return (await self._shielded(operations))[0]
+
+    async def append(self, operations: Sequence[Operation]) -> int:
+        """Execute all operations or none, as the next change of the list; return its number. Not to be interrupted."""
+        return (await self._shielded(operations))[1]
+
+    async def _shielded(self, operations: Sequence[Operation]) -> tuple[list[int], int]:
         commit = asyncio.ensure_future(self._commit(operations))
         self._commits.add(commit)
         commit.add_done_callback(self._commits.discard)
         return await asyncio.shield(commit)
+
+    def follow(self, callback: Callable[[MetadataChange], None]) -> None:
+        """Call `callback` with every later change: those that the journal has, with the ephemeral nodes in them."""
+        self._followers.append(callback)
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
         """Call `callback` after each change of a node or a descendant, until the returned function is called."""
@@ -154,19 +167,25 @@ class LocalMetadataStore:
 
         return cancel
 
-    async def _commit(self, operations: Sequence[Operation]) -> list[int]:
+    async def _commit(self, operations: Sequence[Operation]) -> tuple[list[int], int]:
+        """Return the resulting versions, and the number of the change."""
         async with self._writing:
             if self._failure is not None:
                 raise StoreUnavailableError(self._directory, self._failure)
             prepared = self._tree.prepare(operations)
             persistent = self._persistent(prepared)
+            number = self._end_offset
             if persistent:
                 await self._write(_encode(persistent))
                 self._end_offset += 1
             self._tree.load(prepared.changes.items())
             self._notify(prepared.events)
+            if persistent:
+                change = MetadataChange(number, _changed(operations))
+                for callback in self._followers:
+                    callback(change)
             await self._compact_if_grown()
-        return prepared.versions
+        return prepared.versions, number
 
     def _load(self, payload: bytes) -> None:
         """Apply an entry of the journal."""
@@ -235,6 +254,17 @@ class LocalMetadataStore:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def _changed(operations: Sequence[Operation]) -> list[tuple[str, bytes | None]]:
+    """Return the changes of nodes in the order of the operations: a topic may be deleted and created anew in one."""
+    changes: list[tuple[str, bytes | None]] = []
+    for operation in operations:
+        if isinstance(operation, Create | SetData):
+            changes.append((operation.path, operation.data))
+        elif isinstance(operation, Delete):
+            changes.append((operation.path, None))
+    return changes
 
 
 def _encode(changes: Iterable[tuple[str, Node | None]]) -> bytes:

@@ -4,7 +4,8 @@
 |---|---|
 | `/cluster/id` | `{"version":"1","id":...}` |
 | `/brokers/ids/<id>` (ephemeral) | `{"version":5,"host":...,"port":...,"rack":...,"epoch":...,"endpoints":[...],...}` |
-| `/brokers/topics/<name>` | `{"version":3,"topic_id":...,"partitions":{"0":[1],...}}`: replicas, the preferred first |
+| `/brokers/known/<id>` | the last registration, with `"alive"`: what the controller knows of a broker |
+| `/brokers/topics/<name>`, `/brokers/topics/<name>/<chunk>` | see `topic_nodes` |
 | `/config/topics/<name>` | `{"version":1,"config":{...}}`: overrides; absent without any |
 | `/config/brokers/<id>`, `/config/brokers/<default>` | the same for brokers |
 | `/config/groups/<id>` | the same for groups, whose ids are percent-encoded |
@@ -16,19 +17,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, unquote
-from uuid import UUID
 
 import orjson
 
 from headwater.logtier.config import ConfigError, Endpoint
 from headwater.logtier.config.listeners import parse_listener
-from headwater.logtier.protocol import uuids
 
 CLUSTER: Final = "/cluster"
 CLUSTER_ID: Final = "/cluster/id"
 UNKNOWN_USERS_KEY: Final = "/cluster/unknown_users_key"
 BROKERS: Final = "/brokers"
 BROKER_IDS: Final = "/brokers/ids"
+KNOWN_BROKERS: Final = "/brokers/known"
 TOPICS: Final = "/brokers/topics"
 CONFIG: Final = "/config"
 TOPIC_CONFIGS: Final = "/config/topics"
@@ -45,6 +45,7 @@ PERSISTENT_PARENTS: Final = (
     CLUSTER,
     BROKERS,
     BROKER_IDS,
+    KNOWN_BROKERS,
     TOPICS,
     CONFIG,
     TOPIC_CONFIGS,
@@ -78,49 +79,47 @@ def decode_cluster_id(data: bytes) -> str:
 
 
 def broker_path(broker_id: int) -> str:
-    """Path of a broker's registration."""
+    """Path of a broker's registration, which ends with its session."""
     return f"{BROKER_IDS}/{broker_id}"
 
 
-def encode_broker(host: str, port: int, rack: str | None, epoch: int, endpoints: Sequence[Endpoint] = ()) -> bytes:
+def known_broker_path(broker_id: int) -> str:
+    """Path of what the controller knows of a broker."""
+    return f"{KNOWN_BROKERS}/{broker_id}"
+
+
+def encode_broker(
+    host: str,
+    port: int,
+    rack: str | None,
+    epoch: int,
+    endpoints: Sequence[Endpoint] = (),
+    *,
+    is_alive: bool = True,
+) -> bytes:
     """Data of a broker's registration; `endpoints` are the addresses of its listeners."""
-    fields = {"version": 5, "host": host, "port": port, "rack": rack, "epoch": epoch}
+    fields: dict[str, Any] = {"version": 5, "host": host, "port": port, "rack": rack, "epoch": epoch}
     fields["endpoints"] = [str(endpoint) for endpoint in endpoints]
     fields["listener_security_protocol_map"] = {endpoint.name: endpoint.protocol for endpoint in endpoints}
+    fields["alive"] = is_alive
     return orjson.dumps(fields)
 
 
-def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tuple[Endpoint, ...]]:
-    """Return host, port, rack, epoch and listener addresses of a registration."""
+def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tuple[Endpoint, ...], bool]:
+    """Return host, port, rack, epoch, listener addresses of a registration, and whether the broker is alive."""
     fields = _fields(path, data)
     protocols = fields.get("listener_security_protocol_map", {})
     try:
         endpoints = tuple(parse_listener(path, text, protocols) for text in fields.get("endpoints", ()))
-    except ConfigError:
+        alive = bool(fields.get("alive", True))
+        return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints, alive
+    except (ConfigError, KeyError):
         raise CorruptNodeError(path, data) from None
-    return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints
 
 
 def topic_path(name: str) -> str:
     """Path of a topic."""
     return f"{TOPICS}/{name}"
-
-
-def encode_topic(topic_id: UUID, replicas: Sequence[Sequence[int]]) -> bytes:
-    """Data of a topic; `replicas` has the replicas of partitions 0, 1, ..."""
-    partitions = {str(partition): list(brokers) for partition, brokers in enumerate(replicas)}
-    return orjson.dumps({"version": 3, "topic_id": uuids.to_text(topic_id), "partitions": partitions})
-
-
-def decode_topic(path: str, data: bytes) -> tuple[UUID, list[tuple[int, ...]]]:
-    """Return the id of a topic and the replicas of its partitions, in order."""
-    fields = _fields(path, data)
-    try:
-        partitions = fields["partitions"]
-        replicas = [tuple(partitions[str(partition)]) for partition in range(len(partitions))]
-        return uuids.from_text(fields["topic_id"]), replicas
-    except (KeyError, TypeError, ValueError):
-        raise CorruptNodeError(path, data) from None
 
 
 def topic_config_path(name: str) -> str:

@@ -13,7 +13,8 @@ from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
 from headwater.logtier.group.persistence.offsets import GroupOffsets
 from headwater.logtier.group.registry import AnyGroup
 from headwater.logtier.log.log import Log
-from headwater.logtier.metadata.image import MetadataImage, PartitionImage, TopicImage
+from headwater.logtier.metadata.image import MetadataImage, TopicImage
+from headwater.logtier.metadata.topic_nodes import PartitionImage
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.metadata.image import NO_BROKER
+from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation

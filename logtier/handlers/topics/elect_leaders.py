@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.metadata.image import NO_BROKER, TopicImage
+from headwater.logtier.metadata.image import TopicImage
+from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
 

@@ -28,8 +28,9 @@ from headwater.logtier.handlers.security.authorized_operations import (
     authorized_operations,
     cluster_authorized_operations,
 )
-from headwater.logtier.metadata.image import NO_BROKER, MetadataImage, PartitionImage, TopicImage
+from headwater.logtier.metadata.image import MetadataImage, TopicImage
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, topic_name_problem
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.network import Part

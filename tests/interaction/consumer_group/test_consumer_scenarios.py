@@ -54,7 +54,8 @@ from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, 
 from headwater.logtier.group.consumer_protocol import encode_assignment, parse_assignment
 from headwater.logtier.group.events import Join, LeavingMember, Sync
 from headwater.logtier.group.partitions import Partitions
-from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
+from headwater.logtier.metadata.image import MetadataImage, TopicImage
+from headwater.logtier.metadata.topic_nodes import first_partition_state
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.name_regex import NameRegex
 

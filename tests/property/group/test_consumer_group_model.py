@@ -23,7 +23,8 @@ from headwater.logtier.group.consumer.consumer_records import (
 from headwater.logtier.group.consumer.consumer_state import ConsumerGroupState, ConsumerState
 from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, Heartbeat, HeartbeatResult, Step
 from headwater.logtier.group.persistence.records import parse_key, parse_value
-from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
+from headwater.logtier.metadata.image import MetadataImage, TopicImage
+from headwater.logtier.metadata.topic_nodes import first_partition_state
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.name_regex import NameRegex
 from tests.example_counts import examples

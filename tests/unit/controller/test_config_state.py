@@ -10,6 +10,7 @@ from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.store import Create, Delete, SetData
 from headwater.logtier.protocol.errors import ErrorCode
+from tests.topic_images import topic_changes
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperationType
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
@@ -18,9 +19,9 @@ CONFIG = BrokerConfig.from_properties()
 
 def image_of(**configs: str) -> MetadataImage:
     changes: list[tuple[str, bytes | None]] = [
-        (paths.broker_path(1), paths.encode_broker("h", 1, None, 0)),
-        (paths.topic_path("t"), paths.encode_topic(uuid.UUID(int=10), [(1,)])),
-        (paths.topic_path("__consumer_offsets"), paths.encode_topic(uuid.UUID(int=11), [(1,)])),
+        (paths.known_broker_path(1), paths.encode_broker("h", 1, None, 0)),
+        *topic_changes("t", uuid.UUID(int=10), [(1,)]),
+        *topic_changes("__consumer_offsets", uuid.UUID(int=11), [(1,)]),
     ]
     if configs:
         named = {name.replace("_", "."): value for name, value in configs.items()}

@@ -1,17 +1,22 @@
 import asyncio
 import random
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, NewPartitions, NewTopic
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.store import StoreUnavailableError
+from headwater.logtier.metadata.topic_nodes import PartitionImage, chunk_path, decode_chunk
+from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import RealDisk
@@ -28,14 +33,17 @@ def run(directory: Path, *steps: Step, seed: int = 1, clean: bool = True) -> Non
             store = LocalMetadataStore(str(directory), RealDisk())
             await store.start()
             cache = MetadataCache(config)
-            controller = Controller(config, SystemClock(), random.Random(seed), store, cache)
+            follower = MetadataFollower(store, cache)
+            controller = Controller(config, SystemClock(), random.Random(seed), store, follower)
             await controller.start()
+            await follower.start()
             await controller.register_broker(1, "localhost", 9092)
             try:
                 await step(controller, cache, store)
             finally:
                 if clean:
                     await controller.stop()
+                await follower.stop()
                 await store.close()
 
     asyncio.run(main())
@@ -51,7 +59,8 @@ def test_topics_and_configs_survive_a_restart(tmp_path: Path) -> None:
         await controller.delete_topics(["gone"])
         change = ConfigChange(2, "t", [ConfigOperation("segment.bytes", 0, "100")])
         await controller.alter_configs([change])
-        kept["topic"] = cache.image.topics["t"]
+        assert {(each.leader, each.isr) for each in cache.image.topics["t"].partitions} == {(1, (1,))}
+        kept["id"] = cache.image.topics["t"].topic_id
         epochs.append(cache.image.topics["t"].partitions[0].leader_epoch)
         kept["cluster"] = cache.image.cluster_id
 
@@ -60,7 +69,8 @@ def test_topics_and_configs_survive_a_restart(tmp_path: Path) -> None:
         topic = cache.image.topics["t"]
         epochs.append(topic.partitions[0].leader_epoch)
         assert {partition.leader_epoch for partition in topic.partitions} == set(epochs[-1:])
-        assert cache.image.with_leaders_elected(0).topics["t"] == kept["topic"]
+        assert {(each.leader, each.isr) for each in topic.partitions} == {(1, (1,))}
+        assert topic.topic_id == kept["id"]
         assert len(topic.partitions) == 5
         assert topic.configs == {"retention.ms": "5", "segment.bytes": "100"}
         assert cache.image.cluster_id == kept["cluster"]
@@ -69,6 +79,74 @@ def test_topics_and_configs_survive_a_restart(tmp_path: Path) -> None:
     run(tmp_path, create, check, check, clean=False)
     # Each start is an election (KIP-320).
     assert epochs == [0, 1, 2]
+
+
+def test_elections_are_stored(tmp_path: Path) -> None:
+    states: list[object] = []
+
+    async def create(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await controller.create_topics([NewTopic("t", 70)])
+
+    async def read(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        stored: list[PartitionImage] = []
+        for chunk in (0, 1):
+            path = chunk_path("t", chunk)
+            stored += decode_chunk(path, (await store.get(path))[0])
+        assert tuple(stored) == cache.image.topics["t"].partitions
+        states.append({(each.leader_epoch, each.partition_epoch) for each in stored})
+
+    run(tmp_path, create, read, read, clean=False)
+    assert states == [{(1, 1)}, {(2, 2)}]
+
+
+def test_a_new_address_of_a_broker_that_has_not_been_away_causes_no_election(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await controller.create_topics([NewTopic("t")])
+        before = cache.image.topics["t"]
+        await controller.register_broker(1, "elsewhere", 9093)
+        assert cache.image.brokers[1].host == "elsewhere"
+        assert cache.image.topics["t"] is before
+
+    run(tmp_path, step)
+
+
+def test_topics_of_a_version_without_states_get_the_epoch_of_the_controller(tmp_path: Path) -> None:
+    """That version led in the epoch before the controller's, and a consumer may know of it."""
+    topic_id = uuid.UUID(int=77)
+    partitions = {str(index): [1] for index in range(65)}
+    data = orjson.dumps({"version": 3, "topic_id": uuids.to_text(topic_id), "partitions": partitions})
+
+    async def earlier(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await store.create(paths.topic_path("t"), data)
+        await store.delete(paths.known_broker_path(1))
+
+    async def check(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        topic = cache.image.topics["t"]
+        assert topic.topic_id == topic_id
+        assert len(topic.partitions) == 65
+        assert {(each.leader, each.replicas, each.isr) for each in topic.partitions} == {(1, (1,), (1,))}
+        assert {each.leader_epoch for each in topic.partitions} == {3}
+        await controller.create_partitions([NewPartitions("t", 66)])
+
+    async def again(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        epochs = [each.leader_epoch for each in cache.image.topics["t"].partitions]
+        assert epochs == [4] * 65 + [1]
+
+    run(tmp_path, earlier, check, again, clean=False)
+
+
+@pytest.mark.parametrize(
+    "data", [b"x", b"{}", b'{"version":3,"topic_id":"x","partitions":{"0":[1]}}', b'{"version":3}']
+)
+def test_a_damaged_topic_ends_the_start_with_its_path(tmp_path: Path, data: bytes) -> None:
+    async def spoil(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await store.create(paths.topic_path("t"), data)
+
+    async def never(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        raise AssertionError
+
+    with pytest.raises(paths.CorruptNodeError, match="/brokers/topics/t"):
+        run(tmp_path, spoil, never)
 
 
 def test_a_command_returns_when_subscribers_know(tmp_path: Path) -> None:
@@ -157,7 +235,8 @@ def test_a_controller_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
 
 def test_there_is_one_controller_of_a_store(tmp_path: Path) -> None:
     async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
-        second = Controller(BrokerConfig.from_properties(), SystemClock(), random.Random(2), store, cache)
+        follower = MetadataFollower(store, cache)
+        second = Controller(BrokerConfig.from_properties(), SystemClock(), random.Random(2), store, follower)
         with pytest.raises(StoreUnavailableError, match="another broker is controller"):
             await second.start()
         await controller.create_topics([NewTopic("t")])
@@ -186,16 +265,16 @@ def test_a_broker_may_register_again_at_another_address(tmp_path: Path) -> None:
 
 def test_a_store_that_fails_becomes_the_error_of_each_topic(tmp_path: Path) -> None:
     async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
-        async def fail(operations: object) -> list[int]:
+        async def fail(operations: object) -> int:
             raise StoreUnavailableError("/", "no space left")
 
-        store.multi = fail  # type: ignore[method-assign]
+        store.append = fail  # type: ignore[method-assign]
         results = await controller.create_topics([NewTopic("t"), NewTopic("u")])
         assert [(result.name, result.error and result.error.code) for result in results] == [
             ("t", ErrorCode.kafka_storage_error),
             ("u", ErrorCode.kafka_storage_error),
         ]
-        del store.multi
+        del store.append
         assert (await controller.create_topics([NewTopic("t")]))[0].error is None
 
     run(tmp_path, step)

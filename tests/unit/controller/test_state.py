@@ -15,7 +15,9 @@ from headwater.logtier.controller.state import (
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.store import Create, Delete, SetData
+from headwater.logtier.metadata.topic_nodes import decode_chunk, decode_topic
 from headwater.logtier.protocol.errors import ErrorCode
+from tests.topic_images import topic_changes
 
 CONFIG = BrokerConfig.from_properties({"num.partitions": 3})
 
@@ -27,12 +29,10 @@ def draw_ids() -> Callable[[], uuid.UUID]:
 
 def image_of(*names: str, brokers: int = 1, partitions: int = 2) -> MetadataImage:
     changes: list[tuple[str, bytes | None]] = [
-        (paths.broker_path(broker), paths.encode_broker("h", 1, None, 0)) for broker in range(1, brokers + 1)
+        (paths.known_broker_path(broker), paths.encode_broker("h", 1, None, 0)) for broker in range(1, brokers + 1)
     ]
-    changes += [
-        (paths.topic_path(name), paths.encode_topic(uuid.UUID(int=10 + index), [(1,)] * partitions))
-        for index, name in enumerate(names)
-    ]
+    for index, name in enumerate(names):
+        changes += topic_changes(name, uuid.UUID(int=10 + index), [(1,)] * partitions)
     return MetadataImage().apply(changes)
 
 
@@ -52,8 +52,12 @@ def test_a_topic_gets_the_brokers_defaults_and_its_own_configs() -> None:
     plan = plan_create_topics(
         image_of(), CONFIG, [NewTopic("t", configs={"retention.ms": "5"})], draw_ids(), lambda _: 0
     )
-    assert [type(operation) for operation in plan.operations] == [Create, Create]
-    assert [operation.path for operation in plan.operations] == ["/brokers/topics/t", "/config/topics/t"]
+    assert [type(operation) for operation in plan.operations] == [Create, Create, Create]
+    assert [operation.path for operation in plan.operations] == [
+        "/brokers/topics/t",
+        "/brokers/topics/t/0",
+        "/config/topics/t",
+    ]
     topic = plan.results[0].topic
     assert topic is not None
     assert len(topic.partitions) == 3
@@ -135,8 +139,10 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
         (None, uuid.UUID(int=99), ErrorCode.unknown_topic_id),
     ]
     assert plan.operations == [
+        Delete("/brokers/topics/t/0"),
         Delete("/brokers/topics/t"),
         Delete("/config/topics/t"),
+        Delete("/brokers/topics/u/0"),
         Delete("/brokers/topics/u"),
     ]
 
@@ -162,8 +168,11 @@ def test_a_topic_grows_and_keeps_its_partitions() -> None:
     topic = plan.results[0].topic
     assert topic is not None
     assert len(topic.partitions) == 4
-    assert isinstance(plan.operations[0], SetData)
-    assert paths.decode_topic("", plan.operations[0].data) == (uuid.UUID(int=10), [(1,)] * 4)
+    states, node = plan.operations
+    assert isinstance(states, SetData)
+    assert isinstance(node, SetData)
+    assert decode_chunk(states.path, states.data) == topic.partitions
+    assert decode_topic(node.path, node.data) == (uuid.UUID(int=10), 4)
 
 
 @pytest.mark.parametrize(

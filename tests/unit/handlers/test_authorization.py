@@ -22,6 +22,7 @@ from headwater.logtier.handlers.context import DENIALS_LOGGED_MAX, RequestContex
 from headwater.logtier.handlers.quotas.configured_quotas import configured_quotas
 from headwater.logtier.handlers.registry import HANDLERS
 from headwater.logtier.metadata.acl_follower import configured_authorizer
+from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.protocol import messages
@@ -97,8 +98,10 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]], **propert
         store = LocalMetadataStore(str(directory), RealDisk())
         await store.start()
         cache = MetadataCache(config)
-        controller = Controller(config, SystemClock(), random.Random(1), store, cache)
+        follower = MetadataFollower(store, cache)
+        controller = Controller(config, SystemClock(), random.Random(1), store, follower)
         await controller.start()
+        await follower.start()
         await controller.register_broker(1, "here", 9092)
         untouchable = cast(Any, Untouchable())
         services = Services(
@@ -116,6 +119,7 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]], **propert
             await scenario(World(services, controller))
         finally:
             await controller.stop()
+            await follower.stop()
             await store.close()
 
     asyncio.run(main())

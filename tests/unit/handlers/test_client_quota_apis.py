@@ -24,6 +24,7 @@ from headwater.logtier.handlers.topics import (
     delete_topics,
     metadata,
 )
+from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.protocol import messages
@@ -82,8 +83,10 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
         store = LocalMetadataStore(str(directory), RealDisk())
         await store.start()
         cache = MetadataCache(config)
-        controller = Controller(config, SystemClock(), random.Random(1), store, cache)
+        follower = MetadataFollower(store, cache)
+        controller = Controller(config, SystemClock(), random.Random(1), store, follower)
         await controller.start()
+        await follower.start()
         await controller.register_broker(1, "here", 9092)
         nothing: Any = some(has_offline=False)
         services = Services(
@@ -100,6 +103,7 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
             await scenario(World(services))
         finally:
             await controller.stop()
+            await follower.stop()
             await store.close()
 
     asyncio.run(main())

@@ -23,6 +23,7 @@ from headwater.logtier.handlers.cluster import (
     remove_raft_voter,
 )
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.protocol import messages
@@ -91,13 +92,16 @@ def run(directory: Path, *scenarios: Callable[[World], Awaitable[None]]) -> None
             store = LocalMetadataStore(str(directory), RealDisk())
             await store.start()
             cache = MetadataCache(config)
-            controller = Controller(config, some(now_ms=lambda: NOW_MS), random.Random(1), store, cache)
+            follower = MetadataFollower(store, cache)
+            controller = Controller(config, some(now_ms=lambda: NOW_MS), random.Random(1), store, follower)
             await controller.start()
+            await follower.start()
             await controller.register_broker(7, "here", 9092, None, LISTENERS)
             try:
                 await scenario(World(controller, cache))
             finally:
                 await controller.stop()
+                await follower.stop()
                 await store.close()
 
     asyncio.run(main())
@@ -142,8 +146,8 @@ def test_each_change_of_metadata_moves_the_high_watermark_and_each_start_the_epo
     run(tmp_path, scenario, scenario)
     (first, one), (_, two), (second, three), (_, four) = seen
     assert (first, second) == (1, 2)
-    # The new epoch is a change, too.
-    assert (two, three, four) == (one + 1, two + 2, three + 1)
+    # The new epoch is a change, and so is the return of the broker.
+    assert (two, three, four) == (one + 1, two + 3, three + 1)
 
 
 @pytest.mark.parametrize(

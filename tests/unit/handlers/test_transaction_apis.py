@@ -27,7 +27,8 @@ from headwater.logtier.handlers.transactions import (
     list_transactions,
     txn_offset_commit,
 )
-from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
+from headwater.logtier.metadata.image import MetadataImage, TopicImage
+from headwater.logtier.metadata.topic_nodes import first_partition_state
 from headwater.logtier.protocol import messages, name_regex
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition

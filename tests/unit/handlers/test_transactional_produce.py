@@ -40,6 +40,7 @@ from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import RealDisk
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from headwater.logtier.transaction.coordinator import TransactionCoordinator
+from tests.topic_images import topic_changes
 
 TOPIC = "flights"
 TOPIC_ID = uuid.UUID(int=5)
@@ -104,7 +105,7 @@ class World:
             SystemClock(),
             lambda delay, call: asyncio.get_running_loop().call_later(delay, call),
         )
-        image = MetadataImage().apply([(paths.topic_path(TOPIC), paths.encode_topic(TOPIC_ID, [(1,)] * 2))])
+        image = MetadataImage().apply(topic_changes(TOPIC, TOPIC_ID, [(1,)] * 2))
         self.replicas.apply(metadata_delta(MetadataImage(), image))
         self.metadata = MetadataCache(config)
         self.metadata.publish(image)

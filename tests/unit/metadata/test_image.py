@@ -10,10 +10,20 @@ from headwater.logtier.metadata.image import (
     MetadataCache,
     MetadataDelta,
     MetadataImage,
-    PartitionImage,
     metadata_delta,
 )
+from headwater.logtier.metadata.store import Create, SetData
 from headwater.logtier.metadata.topic_names import topic_name_problem
+from headwater.logtier.metadata.topic_nodes import (
+    CHUNK_PARTITIONS,
+    PartitionImage,
+    change_topic,
+    chunk_path,
+    encode_chunk,
+    encode_topic,
+    first_partition_state,
+)
+from tests.topic_images import topic_changes, topic_deletion
 
 FIRST = uuid.UUID(int=11)
 SECOND = uuid.UUID(int=12)
@@ -22,8 +32,8 @@ SECOND = uuid.UUID(int=12)
 def with_topic(
     image: MetadataImage, name: str, topic_id: uuid.UUID, partitions: int = 1, **configs: str
 ) -> MetadataImage:
-    data = paths.encode_topic(topic_id, [(1,)] * partitions)
-    return image.apply([(paths.topic_path(name), data), (paths.topic_config_path(name), paths.encode_config(configs))])
+    changes = topic_changes(name, topic_id, [(1,)] * partitions)
+    return image.apply([*changes, (paths.topic_config_path(name), paths.encode_config(configs))])
 
 
 def test_an_image_is_made_of_nodes() -> None:
@@ -31,14 +41,19 @@ def test_an_image_is_made_of_nodes() -> None:
         [
             (paths.CLUSTER_ID, paths.encode_cluster_id("abc")),
             (paths.CONTROLLER, paths.encode_controller(1, 5)),
-            (paths.broker_path(1), paths.encode_broker("host", 9092, None, 3)),
+            (paths.known_broker_path(1), paths.encode_broker("host", 9092, None, 3)),
+            (paths.known_broker_path(2), paths.encode_broker("other", 9092, None, 2, is_alive=False)),
             (paths.topic_config_path("t"), paths.encode_config({"retention.ms": "1"})),
-            (paths.topic_path("t"), paths.encode_topic(FIRST, [(1, 2), (2, 1)])),
+            *topic_changes("t", FIRST, [(1, 2), (2, 1)]),
             (paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(1, range(1000))),
         ]
     )
     assert (image.cluster_id, image.controller_id) == ("abc", 1)
     assert image.brokers == {1: BrokerRegistration(1, "host", 9092, None, 3)}
+    assert image.registrations == {
+        **image.brokers,
+        2: BrokerRegistration(2, "other", 9092, None, 2, is_alive=False),
+    }
     topic = image.topic("t")
     assert topic is not None
     assert topic is image.topic_by_id(FIRST)
@@ -63,7 +78,7 @@ def test_a_topic_created_again_is_another_topic() -> None:
         [
             (paths.topic_path("t"), None),
             (paths.topic_config_path("t"), None),
-            (paths.topic_path("t"), paths.encode_topic(SECOND, [(1,)])),
+            *topic_changes("t", SECOND, [(1,)]),
         ]
     )
     delta = metadata_delta(old, new)
@@ -75,17 +90,86 @@ def test_a_topic_created_again_is_another_topic() -> None:
 
 def test_more_partitions_and_other_configs_are_a_change() -> None:
     old = with_topic(with_topic(MetadataImage(), "t", FIRST), "u", SECOND)
-    grown = old.apply([(paths.topic_path("t"), paths.encode_topic(FIRST, [(1,)] * 3))])
+    grown = old.apply(topic_changes("t", FIRST, [(1,)] * 3))
     assert [len(topic.partitions) for topic in metadata_delta(old, grown).changed] == [3]
     configured = old.apply([(paths.topic_config_path("u"), paths.encode_config({"a": "b"}))])
     assert [topic.name for topic in metadata_delta(old, configured).changed] == ["u"]
     assert metadata_delta(old, old).changed == ()
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"topic_id":"x","partitions":{}}', b'{"partitions":{"1":[1]}}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"version":4,"topic_id":"x","partitions":1}',
+        b'{"version":4,"topic_id":"AAAAAAAAAAAAAAAAAAAACw","partitions":0}',
+        b'{"version":4,"topic_id":"AAAAAAAAAAAAAAAAAAAACw"}',
+        b'{"version":5,"topic_id":"AAAAAAAAAAAAAAAAAAAACw","partitions":1}',
+        pytest.param(encode_topic(FIRST, 2), id="fewer partitions than it says"),
+    ],
+)
 def test_a_node_that_cannot_be_read_is_named(data: bytes) -> None:
+    state = (chunk_path("t", 0), encode_chunk([first_partition_state((1,))]))
     with pytest.raises(paths.CorruptNodeError, match="/brokers/topics/t"):
-        MetadataImage().apply([(paths.topic_path("t"), data)])
+        MetadataImage().apply([(paths.topic_path("t"), data), state])
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "[[1],[1],1,0]",
+        "[[1],[1],1,0,0,0]",
+        "[[],[],-1,0,0]",
+        "[[1,1],[1],1,0,0]",
+        "[[1,2],[2,2],2,0,0]",
+        "[[1,2],[3],1,0,0]",
+        "[[1,2],[1],3,0,0]",
+        "[[1],[1],1,-1,0]",
+        '[["1"],["1"],"1",0,0]',
+        "7",
+    ],
+)
+def test_a_partition_state_that_contradicts_itself_is_named(state: str) -> None:
+    data = b'{"version":1,"partitions":[%s]}' % state.encode()
+    with pytest.raises(paths.CorruptNodeError, match="/brokers/topics/t/0"):
+        MetadataImage().apply([(paths.topic_path("t"), encode_topic(FIRST, 1)), (chunk_path("t", 0), data)])
+
+
+def test_a_state_without_its_topic_is_named() -> None:
+    with pytest.raises(paths.CorruptNodeError, match="/brokers/topics/t"):
+        MetadataImage().apply([(chunk_path("t", 0), encode_chunk([first_partition_state((1,))]))])
+
+
+def test_a_change_of_one_partition_writes_its_chunk_and_leaves_the_others() -> None:
+    count = 2 * CHUNK_PARTITIONS + 3
+    old = with_topic(MetadataImage(), "t", FIRST, count)
+    before = old.topics["t"].partitions
+    changed = list(before)
+    changed[CHUNK_PARTITIONS] = PartitionImage(-1, 5, 9, (1,), ())
+    operations = change_topic("t", FIRST, before, tuple(changed))
+    assert [operation.path for operation in operations] == [chunk_path("t", 1)]
+    new = old.apply([(operation.path, operation.data) for operation in operations if isinstance(operation, SetData)])
+    assert new.topics["t"].partitions == tuple(changed)
+    assert [topic.name for topic in metadata_delta(old, new).changed] == ["t"]
+    assert old.topics["t"].partitions == before
+
+
+@pytest.mark.parametrize("count", [1, 2, CHUNK_PARTITIONS - 2, CHUNK_PARTITIONS, 3 * CHUNK_PARTITIONS])
+def test_a_topic_that_grows_keeps_the_states_of_its_partitions(count: int) -> None:
+    moved = PartitionImage(2, 7, 3, (1, 2), (2,))
+    first = CHUNK_PARTITIONS - 1
+    changes = topic_changes("t", FIRST, [(1, 2)] * first)
+    changes.append((chunk_path("t", 0), encode_chunk([moved] * first)))
+    old = MetadataImage().apply(changes)
+    grown = (*old.topics["t"].partitions, *[first_partition_state((1, 2))] * count)
+    operations = change_topic("t", FIRST, old.topics["t"].partitions, grown)
+    new = old.apply([(each.path, each.data) for each in operations if isinstance(each, Create | SetData)])
+    assert new.topics["t"].partitions == grown
+    assert new.topic_by_id(FIRST) is new.topics["t"]
+    gone = new.apply(topic_deletion("t", first + count))
+    assert (gone.topics, gone.topic_names, gone.collision_names) == ({}, {}, {})
 
 
 def test_subscribers_know_of_a_change_before_publish_returns() -> None:

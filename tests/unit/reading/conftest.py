@@ -32,6 +32,7 @@ from headwater.logtier.runtime.disk import RealDisk
 from headwater.logtier.runtime.network import FileSlice
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.manual_clock import ManualClock
+from tests.topic_images import topic_changes
 
 CORRELATION_ID = 77
 NOW_MS = 1_700_000_000_000
@@ -90,7 +91,7 @@ class World:
     def create(self, name: str, topic_id: uuid.UUID, partitions: int, configs: Mapping[str, str] | None = None) -> None:
         self._change(
             [
-                (paths.topic_path(name), paths.encode_topic(topic_id, [(1,)] * partitions)),
+                *topic_changes(name, topic_id, [(1,)] * partitions),
                 (paths.topic_config_path(name), paths.encode_config(configs) if configs else None),
             ]
         )

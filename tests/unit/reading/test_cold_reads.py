@@ -20,7 +20,6 @@ from headwater.logtier.handlers.records import (
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.log.reading import LogView
-from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage, metadata_delta
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -31,6 +30,7 @@ from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import File, RealDisk, RealFile
 from headwater.logtier.runtime.read_ahead import ReadAhead
+from tests.topic_images import topic_changes
 from tests.unit.reading.conftest import FLIGHTS, World
 
 P0 = TopicPartition("flights", 0)
@@ -97,7 +97,7 @@ class Node:
     def __init__(self, path: Path) -> None:
         self.config = BrokerConfig.from_properties({"log.dirs": [str(path)], "node.id": 1})
         self.image = MetadataImage()
-        changes = [(paths.topic_path("flights"), paths.encode_topic(FLIGHTS, [(1,)]))]
+        changes = topic_changes("flights", FLIGHTS, [(1,)])
         self._open(None)
         image = self.image.apply(changes)
         self.replicas.apply(metadata_delta(self.image, image))

@@ -13,7 +13,6 @@ from typing import cast
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
 from headwater.logtier.log.log_manager import LogManager
-from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage, metadata_delta
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch, decode_records, iterate_batches
@@ -21,6 +20,7 @@ from headwater.logtier.replication.log_dirs import ReplicaOnDisk
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import Buffer, Completion, File, RealDisk
+from tests.topic_images import topic_changes, topic_deletion
 
 P0 = TopicPartition("flights", 0)
 TOPIC_ID = uuid.UUID(int=1)
@@ -154,13 +154,13 @@ class Node:
         self.replicas.start(self.image)
 
     def create(self) -> None:
-        image = self.image.apply([(paths.topic_path("flights"), paths.encode_topic(TOPIC_ID, [(1,)]))])
+        image = self.image.apply(topic_changes("flights", TOPIC_ID, [(1,)]))
         delta = metadata_delta(self.image, image)
         self.image = image
         self.replicas.apply(delta)
 
     def delete(self) -> None:
-        image = self.image.apply([(paths.topic_path("flights"), None)])
+        image = self.image.apply(topic_deletion("flights"))
         delta = metadata_delta(self.image, image)
         self.image = image
         self.replicas.apply(delta)

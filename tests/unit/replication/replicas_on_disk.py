@@ -10,7 +10,6 @@ from pathlib import Path
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
 from headwater.logtier.log.log_manager import LogManager
-from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage, metadata_delta
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
@@ -18,6 +17,7 @@ from headwater.logtier.replication.partition_reads import Fetched, FetchPartitio
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.disk import RealDisk
 from tests.manual_clock import ManualClock
+from tests.topic_images import Changes, topic_changes, topic_deletion
 
 TOPIC = "flights"
 LARGE = 1 << 30
@@ -50,11 +50,15 @@ class ReplicasOnDisk:
         )
         self.image = MetadataImage()
         self._sequences: dict[tuple[int, int], int] = {}
-        self.change(paths.encode_topic(uuid.UUID(int=5), [(1,)] * partitions))
+        self.change(topic_changes(TOPIC, uuid.UUID(int=5), [(1,)] * partitions))
 
-    def change(self, topic: bytes | None) -> None:
+    def change(self, changes: Changes) -> None:
         """Give the topic another image, or none."""
-        self.follow(self.image.apply([(paths.topic_path(TOPIC), topic)]))
+        self.follow(self.image.apply(changes))
+
+    def delete(self) -> None:
+        """Delete the topic."""
+        self.change(topic_deletion(TOPIC))
 
     def follow(self, image: MetadataImage) -> None:
         delta = metadata_delta(self.image, image)

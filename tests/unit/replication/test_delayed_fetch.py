@@ -17,6 +17,7 @@ from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.records.batch import CorruptRecordsError
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.runtime.disk import EMPTY_FILE
+from tests.topic_images import with_leader_epoch
 from tests.unit.replication.replicas_on_disk import LARGE, NOW_MS, ReplicasOnDisk, partition, size_of
 
 Make = Callable[..., ReplicasOnDisk]
@@ -303,7 +304,7 @@ def test_a_fetch_is_answered_when_its_partitions_go(make: Make, bytes_min: int) 
     async def scenario() -> None:
         world = make(2)
         waiting = world.waiting([world.wanted(0), world.wanted(1)], bytes_min)
-        world.change(None)
+        world.delete()
         assert {each.error_code for each in await waiting} == {ErrorCode.unknown_topic_or_partition}
         assert world.replicas.delayed_operations == 0
 
@@ -316,7 +317,7 @@ def test_a_fetch_is_answered_when_the_leader_epoch_changes(make: Make, bytes_min
         world = make(2)
         epoch = world.replicas.partition(partition(0)).leader_epoch
         waiting = world.waiting([world.wanted(0)._replace(leader_epoch=epoch), world.wanted(1)], bytes_min)
-        world.follow(world.image.with_leaders_elected(epoch + 1))
+        world.follow(with_leader_epoch(world.image, epoch + 1))
         first, second = await waiting
         assert (first.error_code, second.error_code) == (ErrorCode.fenced_leader_epoch, ErrorCode.none)
 

@@ -13,7 +13,6 @@ import pytest
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
 from headwater.logtier.log.log_manager import LogManager
-from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage, metadata_delta
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -22,6 +21,7 @@ from headwater.logtier.replication.partition_reads import FetchPartition
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import Buffer, Completion, File, RealDisk, RealFile
+from tests.topic_images import Changes, topic_changes, topic_deletion
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -96,17 +96,17 @@ class World:
         )
         self.image = MetadataImage()
 
-    def change(self, data: bytes | None) -> None:
-        image = self.image.apply([(paths.topic_path("flights"), data)])
+    def change(self, changes: Changes) -> None:
+        image = self.image.apply(changes)
         delta = metadata_delta(self.image, image)
         self.image = image
         self.replicas.apply(delta)
 
     def create(self, topic_id: uuid.UUID, partitions: int = 1) -> None:
-        self.change(paths.encode_topic(topic_id, [(1,)] * partitions))
+        self.change(topic_changes("flights", topic_id, [(1,)] * partitions))
 
     def delete(self) -> None:
-        self.change(None)
+        self.change(topic_deletion("flights"))
 
     def append(self, topic_partition: TopicPartition = P0, **fields: int) -> int:
         batch = build_batch([Record(None, b"v" * 100, 1_000)], **fields)

@@ -16,7 +16,6 @@ import pytest
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
 from headwater.logtier.log.log_manager import LogManager
-from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -24,6 +23,7 @@ from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import Buffer, RealDisk
+from tests.topic_images import Changes, topic_changes, topic_deletion
 
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
 BATCH = build_batch([Record(None, b"v" * 100, 1_000)])
@@ -84,11 +84,11 @@ class Node:
         self.metadata.subscribe(self.replicas.apply)
         self.disk.threads.clear()
 
-    async def change(self, topic: str, data: bytes | None) -> None:
-        await self.metadata.advance(self.metadata.image.apply([(paths.topic_path(topic), data)]))
+    async def change(self, changes: Changes) -> None:
+        await self.metadata.advance(self.metadata.image.apply(changes))
 
     async def create(self, topic: str, partitions: int = MANY, topic_id: uuid.UUID = FIRST) -> None:
-        await self.change(topic, paths.encode_topic(topic_id, [(1,)] * partitions))
+        await self.change(topic_changes(topic, topic_id, [(1,)] * partitions))
 
     def append(self, topic: str, partition: int = 0) -> int | ErrorCode:
         try:
@@ -129,7 +129,7 @@ def test_the_thread_of_the_event_loop_makes_and_renames_no_folder(folders: list[
     async def scenario(node: Node) -> None:
         await node.create("flights")
         assert len(node.names()) == MANY
-        await node.change("flights", None)
+        await node.change(topic_deletion("flights"))
         await node.create("trains", 1)
         assert len(node.names("-delete")) == MANY
         assert threading.get_ident() not in node.disk.threads
@@ -173,7 +173,7 @@ def test_a_topic_made_anew_at_once_does_not_lose_its_folders_to_the_deletion_bef
         await node.create("flights", 3)
         assert node.append("flights") == 0
         node.disk.go.clear()
-        await node.change("flights", None)
+        await node.change(topic_deletion("flights"))
         assert node.append("flights") is ErrorCode.unknown_topic_or_partition
         creating = asyncio.create_task(node.create("flights", 3, SECOND))
         await asyncio.sleep(0)
@@ -234,7 +234,7 @@ def test_new_logs_are_spread_over_the_folders_as_if_they_were_made_one_by_one(fo
     async def scenario(node: Node) -> None:
         await node.create("flights", 20)
         assert [node.logs.placed.count_in(directory) for directory in node.logs.directories] == [10, 10]
-        await node.change("flights", None)
+        await node.change(topic_deletion("flights"))
         assert [node.logs.placed.count_in(directory) for directory in node.logs.directories] == [0, 0]
 
     run(folders, scenario)
@@ -249,7 +249,7 @@ def test_a_topic_that_goes_while_its_missing_log_is_made_leaves_nothing(folders:
         node.disk.go.clear()
         making = asyncio.create_task(node.replicas.make_missing_logs())
         await asyncio.sleep(0)
-        await node.change("flights", None)
+        await node.change(topic_deletion("flights"))
         node.disk.go.set()
         await making
         await node.create("trains", 1)  # after what was asked for before

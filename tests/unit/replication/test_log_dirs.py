@@ -23,7 +23,6 @@ from headwater.logtier.handlers.topics import (
 )
 from headwater.logtier.log.folders.log_directory import LogDirError
 from headwater.logtier.log.log_manager import LogManager
-from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -32,6 +31,7 @@ from headwater.logtier.replication.partition_reads import FetchPartition
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import Disk, RealDisk
+from tests.topic_images import Changes, topic_changes, topic_deletion
 from tests.unit.reading.conftest import World
 from tests.unit.replication.test_disk_errors import FaultyDisk
 
@@ -64,14 +64,14 @@ class Node:
         )
         self.replicas.start(image)
 
-    def change(self, topic: str, data: bytes | None) -> None:
-        image = self.image.apply([(paths.topic_path(topic), data)])
+    def change(self, changes: Changes) -> None:
+        image = self.image.apply(changes)
         delta = metadata_delta(self.image, image)
         self.image = image
         self.replicas.apply(delta)
 
     def create(self, topic: str = "flights", topic_id: uuid.UUID = FIRST, partitions: int = 4) -> None:
-        self.change(topic, paths.encode_topic(topic_id, [(1,)] * partitions))
+        self.change(topic_changes(topic, topic_id, [(1,)] * partitions))
 
     def append(self, partition: int, topic: str = "flights") -> int | ErrorCode:
         try:
@@ -321,7 +321,7 @@ def test_a_topic_made_anew_while_its_folder_was_away_wins_over_what_comes_back(
     for partition in range(3):
         node.append(partition)
     node.logs.directories[2].health.fail("unplugged")
-    node.change("flights", None)
+    node.change(topic_deletion("flights"))
     node.create(topic_id=SECOND, partitions=3)
     assert [node.append(partition) for partition in range(3)] == [0] * 3
     mended = start(node)

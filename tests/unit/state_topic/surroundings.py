@@ -13,12 +13,13 @@ from headwater.logtier.metadata.image import (
     MetadataDelta,
     MetadataImage,
     TopicImage,
-    first_partition_state,
     metadata_delta,
 )
+from headwater.logtier.metadata.topic_nodes import first_partition_state
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, RecordBatchHeader, build_batch, check_batch, decode_records
+from tests.topic_images import with_leader_epoch
 
 
 class MemoryLog:
@@ -89,7 +90,7 @@ class MemoryMetadata:
         self.set_topics({**self.image.topics, name: replace(topic, partitions=tuple(partitions))})
 
     def elect(self, leader_epoch: int) -> None:
-        self.set_topics(dict(self.image.with_leaders_elected(leader_epoch).topics))
+        self.set_topics(dict(with_leader_epoch(self.image, leader_epoch).topics))
 
     def remove(self, name: str) -> None:
         self.set_topics({key: topic for key, topic in self.image.topics.items() if key != name})

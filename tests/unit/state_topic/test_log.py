@@ -17,6 +17,7 @@ from headwater.logtier.state_topic.log import WRITE_ERRORS, StateTopicLog
 from headwater.logtier.state_topic.record_codec import CorruptStateRecordError
 from headwater.logtier.state_topic.replay import StateReplay
 from headwater.logtier.state_topic.turns import STEPS_PER_TURN
+from tests.topic_images import with_leader_epoch
 from tests.unit.state_topic.surroundings import MemoryMetadata, MemoryReplicas, settle
 
 
@@ -214,7 +215,7 @@ def test_a_partition_that_is_resigned_answers_who_waits_and_applies_nothing_more
 
 def test_a_partition_is_resigned_and_read_again_when_it_is_led_in_another_epoch(log: KeyLog) -> None:
     assert (log.leader_epoch(0), log.lost_partitions()) == (0, [])
-    log.metadata.image = log.metadata.image.with_leaders_elected(7)
+    log.metadata.image = with_leader_epoch(log.metadata.image, 7)
     assert log.lost_partitions() == [0]
     log.resign([0])
     assert (log.leader_epoch(0), log.new_partitions()) == (-1, [0])

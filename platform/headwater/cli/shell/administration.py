@@ -134,6 +134,7 @@ def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache]
     from headwater.logtier.broker import METADATA_DIRECTORY
     from headwater.logtier.config import BrokerConfig
     from headwater.logtier.controller.controller import Controller
+    from headwater.logtier.metadata.follower import MetadataFollower
     from headwater.logtier.metadata.image import MetadataCache
     from headwater.logtier.metadata.local import LocalMetadataStore
     from headwater.logtier.metadata.paths import CorruptNodeError
@@ -147,12 +148,15 @@ def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache]
         store = LocalMetadataStore(os.path.join(data_dir, METADATA_DIRECTORY), RealDisk())
         await store.start()
         try:
-            controller = Controller(config, SystemClock(), random.Random(), store, metadata)
+            follower = MetadataFollower(store, metadata)
+            controller = Controller(config, SystemClock(), random.Random(), store, follower)
             await controller.start()
             try:
+                await follower.start()
                 return await call(controller, metadata)
             finally:
                 await controller.stop()
+                await follower.stop()
         finally:
             await store.close()
 

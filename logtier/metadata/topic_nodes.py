@@ -1,0 +1,178 @@
+"""The nodes of a topic: its id and number of partitions, and the state of its partitions in chunks of 64.
+
+| path | data |
+|---|---|
+| `/brokers/topics/<name>` | `{"version":4,"topic_id":...,"partitions":6}` |
+| `/brokers/topics/<name>/<chunk>` | `{"version":1,"partitions":[[replicas,isr,leader,leader_epoch,epoch],...]}` |
+
+Chunk k holds partitions 64 k to 64 k + 63. A node for each partition would make 100,000 nodes, each of which every
+broker reads; one node for all partitions of a topic would exceed the size limit of a node (see ADR 0034).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from headwater.logtier.metadata.paths import TOPICS, CorruptNodeError, topic_path
+from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
+from headwater.logtier.protocol import uuids
+
+CHUNK_PARTITIONS: Final = 64
+"""Partitions in a chunk: 2 to 5 KB, so that a change of one partition writes little and a topic of six has one node."""
+
+NO_BROKER: Final = -1
+
+_TOPIC_VERSION: Final = 4
+_CHUNK_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. `leader` is NO_BROKER without a leader; `partition_epoch` grows with each change."""
+
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+def first_partition_state(replicas: tuple[int, ...], leader_epoch: int = 0) -> PartitionImage:
+    """Return the initial state of a partition: the preferred replica leads, and all replicas are in sync."""
+    return PartitionImage(
+        leader=replicas[0], leader_epoch=leader_epoch, partition_epoch=0, replicas=replicas, isr=replicas
+    )
+
+
+def encode_topic(topic_id: UUID, partition_count: int) -> bytes:
+    """Data of a topic's node."""
+    return orjson.dumps({"version": _TOPIC_VERSION, "topic_id": uuids.to_text(topic_id), "partitions": partition_count})
+
+
+def decode_topic(path: str, data: bytes) -> tuple[UUID, int]:
+    """Return the id of a topic and the number of its partitions; CorruptNodeError."""
+    fields = _fields(path, data, _TOPIC_VERSION)
+    try:
+        count = fields["partitions"]
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(count)
+        return uuids.from_text(fields["topic_id"]), count
+    except (KeyError, TypeError, ValueError):
+        raise CorruptNodeError(path, data) from None
+
+
+def chunk_path(topic: str, chunk: int) -> str:
+    """Path of the state of a topic's partitions 64 `chunk` and following.
+
+    >>> chunk_path("flights", 0)
+    '/brokers/topics/flights/0'
+    """
+    return f"{TOPICS}/{topic}/{chunk}"
+
+
+def encode_chunk(partitions: Sequence[PartitionImage]) -> bytes:
+    """Data of a chunk.
+
+    >>> encode_chunk([PartitionImage(leader=2, leader_epoch=5, partition_epoch=7, replicas=(1, 2), isr=(2,))])
+    b'{"version":1,"partitions":[[[1,2],[2],2,5,7]]}'
+    """
+    states = [(each.replicas, each.isr, each.leader, each.leader_epoch, each.partition_epoch) for each in partitions]
+    return orjson.dumps({"version": _CHUNK_VERSION, "partitions": states})
+
+
+def decode_chunk(path: str, data: bytes) -> tuple[PartitionImage, ...]:
+    """Return the partitions of a chunk.
+
+    Raises:
+        CorruptNodeError: The data is not a chunk, or a state contradicts itself: a leader or a member of the ISR that
+            is no replica, a replica listed twice, a negative epoch.
+    """
+    try:
+        states = _fields(path, data, _CHUNK_VERSION)["partitions"]
+        partitions = tuple(_partition(*state) for state in states)
+    except (KeyError, TypeError, ValueError):
+        raise CorruptNodeError(path, data) from None
+    if not 0 < len(partitions) <= CHUNK_PARTITIONS:
+        raise CorruptNodeError(path, data)
+    return partitions
+
+
+def _partition(
+    replicas: list[Any], isr: list[Any], leader: int, leader_epoch: Any, partition_epoch: Any
+) -> PartitionImage:
+    numbers = (*replicas, *isr, leader_epoch, partition_epoch)
+    if not replicas or not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise ValueError(numbers)
+    members = set(replicas)
+    if len(members) != len(replicas) or len(set(isr)) != len(isr) or not members.issuperset(isr):
+        raise ValueError(replicas)
+    if leader != NO_BROKER and leader not in members:
+        raise ValueError(leader)
+    return PartitionImage(leader, leader_epoch, partition_epoch, tuple(replicas), tuple(isr))
+
+
+def create_topic(name: str, topic_id: UUID, partitions: Sequence[PartitionImage]) -> list[Operation]:
+    """Return the operations that create a topic's nodes."""
+    return [
+        Create(topic_path(name), encode_topic(topic_id, len(partitions))),
+        *(Create(chunk_path(name, chunk), encode_chunk(states)) for chunk, states in _chunks(partitions)),
+    ]
+
+
+def delete_topic(name: str, partition_count: int) -> list[Operation]:
+    """Return the operations that delete a topic's nodes, children first."""
+    chunks = -(-partition_count // CHUNK_PARTITIONS)
+    return [*(Delete(chunk_path(name, chunk)) for chunk in range(chunks)), Delete(topic_path(name))]
+
+
+def change_topic(
+    name: str, topic_id: UUID, old: Sequence[PartitionImage], new: Sequence[PartitionImage]
+) -> list[Operation]:
+    """Return the operations that turn a topic's partitions `old` into `new`, at least as many: changed chunks only."""
+    assert len(new) >= len(old)
+    operations: list[Operation] = []
+    before = dict(_chunks(old))
+    for chunk, states in _chunks(new):
+        if chunk not in before:
+            operations.append(Create(chunk_path(name, chunk), encode_chunk(states)))
+        elif before[chunk] != states:
+            operations.append(SetData(chunk_path(name, chunk), encode_chunk(states)))
+    if len(new) > len(old):
+        operations.append(SetData(topic_path(name), encode_topic(topic_id, len(new))))
+    return operations
+
+
+def partitions_with(
+    old: Sequence[PartitionImage], count: int, changed: Mapping[int, tuple[PartitionImage, ...]]
+) -> tuple[PartitionImage, ...] | None:
+    """Return the `count` partitions of a topic after changes of chunks; None if a chunk is missing or has another size.
+
+    Args:
+        old: The partitions before, of the same topic.
+        changed: The partitions of each changed chunk.
+    """
+    before = dict(_chunks(old))
+    partitions: list[PartitionImage] = []
+    for chunk in range(-(-count // CHUNK_PARTITIONS)):
+        partitions += changed.get(chunk) or before.get(chunk, ())
+        if len(partitions) != min(count, (chunk + 1) * CHUNK_PARTITIONS):
+            return None
+    return tuple(partitions)
+
+
+def _chunks(partitions: Sequence[PartitionImage]) -> Iterator[tuple[int, Sequence[PartitionImage]]]:
+    for first in range(0, len(partitions), CHUNK_PARTITIONS):
+        yield first // CHUNK_PARTITIONS, partitions[first : first + CHUNK_PARTITIONS]
+
+
+def _fields(path: str, data: bytes, version: int) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise CorruptNodeError(path, data) from None
+    if not isinstance(fields, dict) or fields.get("version") != version:
+        raise CorruptNodeError(path, data)
+    return fields
