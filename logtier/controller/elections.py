@@ -22,12 +22,7 @@ def elected(partition: PartitionImage, is_candidate: Callable[[int], bool]) -> P
     PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=(1, 2), isr=(1, 2))
     """
     leader = next((each for each in partition.replicas if each in partition.isr and is_candidate(each)), NO_BROKER)
-    return replace(
-        partition,
-        leader=leader,
-        leader_epoch=partition.leader_epoch + 1,
-        partition_epoch=partition.partition_epoch + 1,
-    )
+    return _led_by(partition, leader)
 
 
 def after_return(partition: PartitionImage, broker_id: int, is_alive: Callable[[int], bool]) -> PartitionImage:
@@ -40,10 +35,18 @@ def after_return(partition: PartitionImage, broker_id: int, is_alive: Callable[[
     """
     if broker_id not in partition.replicas or partition.leader not in (broker_id, NO_BROKER):
         return partition
+    if partition.isr == (broker_id,):
+        return _led_by(partition, broker_id)
     without = elected(partition, lambda other: other != broker_id and is_alive(other))
     if without.leader == NO_BROKER:
         return elected(partition, lambda other: other == broker_id)
     return replace(without, isr=tuple(member for member in partition.isr if member != broker_id))
+
+
+def _led_by(partition: PartitionImage, leader: int) -> PartitionImage:
+    return PartitionImage(
+        leader, partition.leader_epoch + 1, partition.partition_epoch + 1, partition.replicas, partition.isr
+    )
 
 
 def plan_registration(image: MetadataImage, registration: BrokerRegistration) -> list[Operation]:

@@ -90,9 +90,11 @@ def decode_chunk(path: str, data: bytes) -> tuple[PartitionImage, ...]:
         CorruptNodeError: The data is not a chunk, or a state contradicts itself: a leader or a member of the ISR that
             is no replica, a replica listed twice, a negative epoch.
     """
+    # Partitions of a topic often have the same replicas: one tuple serves all of them.
+    tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
     try:
         states = _fields(path, data, _CHUNK_VERSION)["partitions"]
-        partitions = tuple(_partition(*state) for state in states)
+        partitions = tuple([_partition(*state, tuples) for state in states])
     except (KeyError, TypeError, ValueError):
         raise CorruptNodeError(path, data) from None
     if not 0 < len(partitions) <= CHUNK_PARTITIONS:
@@ -101,17 +103,30 @@ def decode_chunk(path: str, data: bytes) -> tuple[PartitionImage, ...]:
 
 
 def _partition(
-    replicas: list[Any], isr: list[Any], leader: int, leader_epoch: Any, partition_epoch: Any
+    replicas: list[Any],
+    isr: list[Any],
+    leader: int,
+    leader_epoch: Any,
+    partition_epoch: Any,
+    tuples: dict[tuple[int, ...], tuple[int, ...]],
 ) -> PartitionImage:
-    numbers = (*replicas, *isr, leader_epoch, partition_epoch)
-    if not replicas or not all(isinstance(number, int) and number >= 0 for number in numbers):
-        raise ValueError(numbers)
     members = set(replicas)
-    if len(members) != len(replicas) or len(set(isr)) != len(isr) or not members.issuperset(isr):
+    for number in (leader_epoch, partition_epoch, *members):
+        if number.__class__ is not int or number < 0:
+            raise ValueError(number)
+    if not members or len(members) != len(replicas):
         raise ValueError(replicas)
+    if isr != replicas and (len(set(isr)) != len(isr) or not members.issuperset(isr)):
+        raise ValueError(isr)
     if leader != NO_BROKER and leader not in members:
         raise ValueError(leader)
-    return PartitionImage(leader, leader_epoch, partition_epoch, tuple(replicas), tuple(isr))
+    assigned = tuple(replicas)
+    assigned = tuples.setdefault(assigned, assigned)
+    in_sync = assigned
+    if isr != replicas:
+        in_sync = tuple(isr)
+        in_sync = tuples.setdefault(in_sync, in_sync)
+    return PartitionImage(leader, leader_epoch, partition_epoch, assigned, in_sync)
 
 
 def create_topic(name: str, topic_id: UUID, partitions: Sequence[PartitionImage]) -> list[Operation]:
