@@ -35,7 +35,7 @@ from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.change_list import ChangeList
 from headwater.logtier.metadata.earlier_topics import convert_topic
 from headwater.logtier.metadata.follower import MetadataFollower
-from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.scram_nodes import encode_unknown_users_key
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
@@ -141,7 +141,8 @@ class Controller:
             is_there = await self._store.exists(path)
             own = SetData(path, data) if is_there else Create(path, data, ephemeral=True)
             registration = BrokerRegistration(broker_id, host, port, rack, self._epoch, tuple(endpoints))
-            await self._write([own, *plan_registration(self._cache.image, registration)])
+            # The only replica of a partition leads in any case, however it stopped.
+            await self._write([own, *plan_registration(self._cache.image, registration, self._min_isr, is_clean=True)])
 
         await self._command(register)
 
@@ -257,6 +258,9 @@ class Controller:
             return block
 
         return await self._command(allocate)
+
+    def _min_isr(self, topic: TopicImage) -> int:
+        return self._cache.topic_config(topic).min_insync_replicas
 
     def _draw_topic_id(self, image: MetadataImage) -> UUID:
         while True:

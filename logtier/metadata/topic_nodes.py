@@ -5,6 +5,8 @@
 | `/brokers/topics/<name>` | `{"version":4,"topic_id":...,"partitions":6}` |
 | `/brokers/topics/<name>/<chunk>` | `{"version":1,"partitions":[[replicas,isr,leader,leader_epoch,epoch],...]}` |
 
+A partition without a full ISR has three more elements: its ELR, its last known leader, and whether the leader recovers.
+
 Chunk k holds partitions 64 k to 64 k + 63. A node for each partition would make 100,000 nodes, each of which every
 broker reads; one node for all partitions of a topic would exceed the size limit of a node (see ADR 0034).
 """
@@ -31,13 +33,22 @@ _CHUNK_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `leader` is NO_BROKER without a leader; `partition_epoch` grows with each change."""
+    """One partition. `leader` is NO_BROKER without a leader; `partition_epoch` grows with each change.
+
+    Attributes:
+        elr: The eligible leader replicas: out of the ISR, but with every committed record (KIP-966).
+        last_known_leader: The last leader of a partition without one, else NO_BROKER.
+        is_recovering: Whether the leader, elected uncleanly, has not yet reported that it has recovered (KIP-704).
+    """
 
     leader: int
     leader_epoch: int
     partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    last_known_leader: int = NO_BROKER
+    is_recovering: bool = False
 
 
 def first_partition_state(replicas: tuple[int, ...], leader_epoch: int = 0) -> PartitionImage:
@@ -79,8 +90,20 @@ def encode_chunk(partitions: Sequence[PartitionImage]) -> bytes:
     >>> encode_chunk([PartitionImage(leader=2, leader_epoch=5, partition_epoch=7, replicas=(1, 2), isr=(2,))])
     b'{"version":1,"partitions":[[[1,2],[2],2,5,7]]}'
     """
-    states = [(each.replicas, each.isr, each.leader, each.leader_epoch, each.partition_epoch) for each in partitions]
-    return orjson.dumps({"version": _CHUNK_VERSION, "partitions": states})
+    return orjson.dumps({"version": _CHUNK_VERSION, "partitions": [_state(each) for each in partitions]})
+
+
+def _state(partition: PartitionImage) -> tuple[object, ...]:
+    state = (
+        partition.replicas,
+        partition.isr,
+        partition.leader,
+        partition.leader_epoch,
+        partition.partition_epoch,
+    )
+    if partition.elr or partition.last_known_leader != NO_BROKER or partition.is_recovering:
+        return (*state, partition.elr, partition.last_known_leader, partition.is_recovering)
+    return state
 
 
 def decode_chunk(path: str, data: bytes) -> tuple[PartitionImage, ...]:
@@ -88,13 +111,13 @@ def decode_chunk(path: str, data: bytes) -> tuple[PartitionImage, ...]:
 
     Raises:
         CorruptNodeError: The data is not a chunk, or a state contradicts itself: a leader or a member of the ISR that
-            is no replica, a replica listed twice, a negative epoch.
+            is no replica, a replica listed twice or both in the ISR and in the ELR, a negative epoch.
     """
     # Partitions of a topic often have the same replicas: one tuple serves all of them.
     tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
     try:
         states = _fields(path, data, _CHUNK_VERSION)["partitions"]
-        partitions = tuple([_partition(*state, tuples) for state in states])
+        partitions = tuple([_partition(tuples, *state) for state in states])
     except (KeyError, TypeError, ValueError):
         raise CorruptNodeError(path, data) from None
     if not 0 < len(partitions) <= CHUNK_PARTITIONS:
@@ -103,22 +126,27 @@ def decode_chunk(path: str, data: bytes) -> tuple[PartitionImage, ...]:
 
 
 def _partition(
+    tuples: dict[tuple[int, ...], tuple[int, ...]],
     replicas: list[Any],
     isr: list[Any],
     leader: int,
     leader_epoch: Any,
     partition_epoch: Any,
-    tuples: dict[tuple[int, ...], tuple[int, ...]],
+    elr: Sequence[Any] = (),
+    last_known_leader: int = NO_BROKER,
+    is_recovering: Any = False,
 ) -> PartitionImage:
     members = set(replicas)
     for number in (leader_epoch, partition_epoch, *members):
         if number.__class__ is not int or number < 0:
             raise ValueError(number)
-    if not members or len(members) != len(replicas):
+    if not members or len(members) != len(replicas) or is_recovering.__class__ is not bool:
         raise ValueError(replicas)
-    if isr != replicas and (len(set(isr)) != len(isr) or not members.issuperset(isr)):
-        raise ValueError(isr)
-    if leader != NO_BROKER and leader not in members:
+    if isr != replicas or elr:
+        listed = [*isr, *elr]
+        if len(set(listed)) != len(listed) or not members.issuperset(listed):
+            raise ValueError(listed)
+    if not members.issuperset({leader, last_known_leader} - {NO_BROKER}):
         raise ValueError(leader)
     assigned = tuple(replicas)
     assigned = tuples.setdefault(assigned, assigned)
@@ -126,7 +154,9 @@ def _partition(
     if isr != replicas:
         in_sync = tuple(isr)
         in_sync = tuples.setdefault(in_sync, in_sync)
-    return PartitionImage(leader, leader_epoch, partition_epoch, assigned, in_sync)
+    return PartitionImage(
+        leader, leader_epoch, partition_epoch, assigned, in_sync, tuple(elr), last_known_leader, is_recovering
+    )
 
 
 def create_topic(name: str, topic_id: UUID, partitions: Sequence[PartitionImage]) -> list[Operation]:
