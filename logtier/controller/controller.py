@@ -137,12 +137,15 @@ class Controller:
 
         async def register() -> None:
             path = paths.broker_path(broker_id)
-            data = paths.encode_broker(host, port, rack, self._epoch, endpoints)
-            is_there = await self._store.exists(path)
-            own = SetData(path, data) if is_there else Create(path, data, ephemeral=True)
-            registration = BrokerRegistration(broker_id, host, port, rack, self._epoch, tuple(endpoints))
+            data = paths.encode_broker(host, port, rack, endpoints)
+            if await self._store.exists(path):
+                await self._store.set(path, data)
+                epoch = (await self._store.get(path)).czxid
+            else:
+                epoch = await self._store.create(path, data, ephemeral=True)
+            registration = BrokerRegistration(broker_id, host, port, rack, epoch, tuple(endpoints))
             # The only replica of a partition leads in any case, however it stopped.
-            await self._write([own, *plan_registration(self._cache.image, registration, self._min_isr, is_clean=True)])
+            await self._write(plan_registration(self._cache.image, registration, self._min_isr, is_clean=True))
 
         await self._command(register)
 
@@ -248,13 +251,15 @@ class Controller:
         async def allocate() -> range:
             path = paths.PRODUCER_ID_BLOCK
             try:
-                data, version = await self._store.get(path)
+                node = await self._store.get(path)
             except NoNodeError:
                 block = range(count)
                 await self._write([Create(path, paths.encode_producer_id_block(self._config.node_id, block))])
                 return block
-            block = next_block(paths.decode_producer_id_block(data), count)
-            await self._write([SetData(path, paths.encode_producer_id_block(self._config.node_id, block), version)])
+            block = next_block(paths.decode_producer_id_block(node.data), count)
+            await self._write(
+                [SetData(path, paths.encode_producer_id_block(self._config.node_id, block), node.version)]
+            )
             return block
 
         return await self._command(allocate)
@@ -344,27 +349,28 @@ class Controller:
                 log.info("another broker created %s first", error.path)
 
     async def _elect(self) -> None:
-        data, version = await self._store.get(paths.CONTROLLER_EPOCH)
-        epoch = int(data) + 1
+        node = await self._store.get(paths.CONTROLLER_EPOCH)
+        epoch = int(node.data) + 1
         controller = paths.encode_controller(self._config.node_id, self._clock.now_ms())
         try:
-            _, self._epoch_version = await self._store.multi(
+            result = await self._store.multi(
                 [
                     Create(paths.CONTROLLER, controller, ephemeral=True),
-                    SetData(paths.CONTROLLER_EPOCH, str(epoch).encode(), version),
+                    SetData(paths.CONTROLLER_EPOCH, str(epoch).encode(), node.version),
                 ]
             )
         except (NodeExistsError, BadVersionError):
             raise StoreUnavailableError(paths.CONTROLLER, "another broker is controller of this cluster") from None
         self._epoch = epoch
+        self._epoch_version = result.versions[-1]
         self._elected = True
 
     async def _convert_topics(self) -> None:
         """Give topics of an earlier version, which stored no partition states, their first ones (`earlier_topics`)."""
         operations: list[Operation] = []
         for name in await self._store.children(paths.TOPICS):
-            data, _ = await self._store.get(paths.topic_path(name))
-            operations += convert_topic(name, data, self._epoch)
+            node = await self._store.get(paths.topic_path(name))
+            operations += convert_topic(name, node.data, self._epoch)
         if operations:
             await self._store.append([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
             log.info("the partitions of earlier topics have stored states now, from leader epoch %d", self._epoch)

@@ -57,7 +57,7 @@ def plan_registration(
     """Return the operations that make a broker known and, in a new broker epoch, elect leaders of its partitions."""
     broker_id = registration.id
     path = paths.known_broker_path(broker_id)
-    data = paths.encode_broker(
+    data = paths.encode_known_broker(
         registration.host, registration.port, registration.rack, registration.epoch, registration.endpoints
     )
     known = image.registrations.get(broker_id)

@@ -7,7 +7,7 @@ that a broker that follows the list reads nothing else.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from headwater.logtier.metadata.store import Operation
+from headwater.logtier.metadata.store import Operation, StoredNode
 
 
 class MetadataChange(NamedTuple):
@@ -33,8 +33,8 @@ class ChangeList(Protocol):
         """Call `callback` with every later change, in order."""
         ...
 
-    async def get(self, path: str) -> tuple[bytes, int]:
-        """Return a node's data and version: NoNodeError."""
+    async def get_many(self, paths: Sequence[str]) -> list[StoredNode | None]:
+        """Return the nodes of all paths, None where there is none."""
         ...
 
     async def children(self, path: str) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Final
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.change_list import ChangeList, MetadataChange
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage
-from headwater.logtier.metadata.store import NoNodeError
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,11 @@ class MetadataFollower:
         """
         self._changes.follow(self._arrive)
         self._applied = self._changes.end_offset
-        image = MetadataImage().apply([(path, await self._data(path)) for path in await self._paths()])
+        found = await self._paths()
+        nodes = await self._changes.get_many(found)
+        image = MetadataImage().apply(
+            [(path, None if node is None else node.data) for path, node in zip(found, nodes, strict=True)]
+        )
         self.cache.publish(image)
         self._task = asyncio.create_task(self._run())
 
@@ -102,12 +105,6 @@ class MetadataFollower:
             path = paths.topic_path(topic)
             found += [f"{path}/{chunk}" for chunk in await self._changes.children(path)]
         return found
-
-    async def _data(self, path: str) -> bytes | None:
-        try:
-            return (await self._changes.get(path))[0]
-        except NoNodeError:
-            return None
 
     def _arrive(self, change: MetadataChange) -> None:
         self._waiting.append(change)

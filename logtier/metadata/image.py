@@ -177,7 +177,7 @@ class _ImageBuilder:
         brokers.pop(broker_id, None)
         registrations.pop(broker_id, None)
         if data is not None:
-            registration = BrokerRegistration(broker_id, *paths.decode_broker(path, data))
+            registration = BrokerRegistration(broker_id, *paths.decode_known_broker(path, data))
             registrations[broker_id] = registration
             if registration.is_alive:
                 brokers[broker_id] = registration

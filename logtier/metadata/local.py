@@ -14,11 +14,15 @@ from headwater.logtier.metadata.store import (
     ANY_VERSION,
     Create,
     Delete,
+    MultiResult,
+    NoNodeError,
     Operation,
+    SessionCallback,
+    SessionState,
     SetData,
+    StoredNode,
     StoreUnavailableError,
     WatchCallback,
-    WatchEvent,
     check_path,
 )
 from headwater.logtier.metadata.tree import Node, NodeTree, Prepared
@@ -27,6 +31,9 @@ from headwater.logtier.runtime.disk import Disk, Lock
 log = logging.getLogger(__name__)
 
 _END_OFFSET: Final = "end_offset"
+_ZXID: Final = "zxid"
+_CHANGES: Final = "changes"
+_STARTS_SHIFT: Final = 32
 _NODES_PER_ENTRY: Final = 1000
 _COMPACT_FACTOR: Final = 2
 _COMPACT_BYTES_MIN: Final = 1 << 20
@@ -39,10 +46,15 @@ class LocalMetadataStore:
     Invariant: memory equals the replay of the journal, plus the ephemeral nodes, which end with the process. A `multi`
     is one entry of the journal, and so atomic.
 
-    Files: `<directory>/journal` (see `journal`), `<directory>/.lock`, accessible to their owner only. Each entry is a
-    JSON list of changes: `[path, data, version]`, or `[path]` for a deleted node; data is Latin-1 text, to keep the
-    JSON legible. Each entry has one offset; a compacted journal ends with `{"end_offset": n}`, the number of entries
-    before the compaction.
+    A zxid is, as ZooKeeper's, a pair of 32 bits each: the number of starts that wrote, and the transactions since the
+    start. The first transaction of a start is therefore written even if it only concerns ephemeral nodes: without it,
+    the next start would use the same zxids.
+
+    Files: `<directory>/journal` (see `journal`), `<directory>/.lock`, accessible to their owner only. Each entry is
+    JSON, `{"zxid": n, "changes": [...]}` with changes `[path, data, version, czxid, mzxid]`, or `[path]` for a deleted
+    node; data is Latin-1 text, to keep the JSON legible. Each entry with changes has one offset; a compacted journal
+    ends with `{"end_offset": n, "zxid": n}`: the number of entries, and the last zxid, before the compaction. Entries
+    of the format before zxids are the list of changes alone, without czxid and mzxid, and count as zxids 1, 2, ...
     """
 
     def __init__(self, directory: str, disk: Disk, on_failure: Callable[[str], None] | None = None) -> None:
@@ -54,26 +66,45 @@ class LocalMetadataStore:
         self._tree = NodeTree()
         self._lock: Lock | None = None
         self._writing = asyncio.Lock()
-        self._commits: set[asyncio.Task[tuple[list[int], int]]] = set()
+        self._commits: set[asyncio.Task[tuple[MultiResult, int]]] = set()
         self._followers: list[Callable[[MetadataChange], None]] = []
         self._watches: list[tuple[str, WatchCallback]] = []
+        self._session_callbacks: list[SessionCallback] = []
+        self._state = SessionState.LOST
         self._failure: str | None = None
         self._compact_above_bytes = _COMPACT_BYTES_MIN
         self._end_offset = 0
+        self._zxid = 0
+        self._written_zxid = 0
 
     @property
     def end_offset(self) -> int:
         """The offset of the next durable change; changes of ephemeral nodes have none."""
         return self._end_offset
 
+    @property
+    def state(self) -> SessionState:
+        """CONNECTED from `start` to `close`: there is no connection to lose."""
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        """The number of starts that wrote, including this one."""
+        return self._zxid >> _STARTS_SHIFT if self._state is SessionState.CONNECTED else 0
+
     async def start(self) -> None:
         """Read the journal; StoreUnavailableError, with one line, if the folder is not available or damaged."""
+        self._tree = NodeTree()
+        self._failure = None
+        self._end_offset = self._zxid = 0
         try:
             self._disk.makedirs(self._directory)
             self._hide()
             self._lock = self._disk.lock(os.path.join(self._directory, ".lock"))
             for payload in await self._journal.open():
                 self._load(payload)
+            self._written_zxid = self._zxid
+            self._zxid = ((self._zxid >> _STARTS_SHIFT) + 1) << _STARTS_SHIFT
             await self._compact_if_grown()
         except BlockingIOError:
             raise StoreUnavailableError(self._directory, "another broker uses this folder; stop that broker") from None
@@ -91,6 +122,7 @@ class LocalMetadataStore:
             raise StoreUnavailableError(
                 self._directory, f"metadata cannot be stored in this folder: {error.strerror or error}"
             ) from None
+        self._enter(SessionState.CONNECTED)
 
     def _hide(self) -> None:
         """Restrict access to the folder: the journal contains credentials and secrets."""
@@ -108,19 +140,43 @@ class LocalMetadataStore:
         async with self._writing:
             self._failure = self._failure or "the store is closed"
             self._release()
+        if self._state is not SessionState.LOST:
+            self._enter(SessionState.LOST)
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Create a node."""
-        await self.multi([Create(path, data, ephemeral)])
+    def on_session(self, callback: SessionCallback) -> Callable[[], None]:
+        """Call `callback` with each new state of the session, until the returned function is called."""
+        self._session_callbacks.append(callback)
 
-    async def get(self, path: str) -> tuple[bytes, int]:
-        """Return a node's data and version."""
-        node = self._tree.node(path)
-        return node.data, node.version
+        def cancel() -> None:
+            if callback in self._session_callbacks:
+                self._session_callbacks.remove(callback)
+
+        return cancel
+
+    async def sync(self) -> None:
+        """Return: reads always show all changes."""
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> int:
+        """Create a node; return its czxid."""
+        return (await self.multi([Create(path, data, ephemeral)])).zxid
+
+    async def get(self, path: str) -> StoredNode:
+        """Return a node."""
+        return self._tree.stored(path)
+
+    async def get_many(self, paths: Sequence[str]) -> list[StoredNode | None]:
+        """Return the nodes of all paths, None where there is none."""
+        found: list[StoredNode | None] = []
+        for path in paths:
+            try:
+                found.append(self._tree.stored(path))
+            except NoNodeError:
+                found.append(None)
+        return found
 
     async def set(self, path: str, data: bytes, expected_version: int = ANY_VERSION) -> int:
         """Replace a node's data; return its new version."""
-        return (await self.multi([SetData(path, data, expected_version)]))[0]
+        return (await self.multi([SetData(path, data, expected_version)])).versions[0]
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
         """Delete a node."""
@@ -134,7 +190,7 @@ class LocalMetadataStore:
         """Whether the node exists."""
         return self._tree.exists(path)
 
-    async def multi(self, operations: Sequence[Operation]) -> list[int]:
+    async def multi(self, operations: Sequence[Operation]) -> MultiResult:
         """Execute all operations or none.
 
         Cancelling the caller does not interrupt a commit.
@@ -145,7 +201,7 @@ class LocalMetadataStore:
         """Execute all operations or none, as the next change of the list; return its number. Not to be interrupted."""
         return (await self._shielded(operations))[1]
 
-    async def _shielded(self, operations: Sequence[Operation]) -> tuple[list[int], int]:
+    async def _shielded(self, operations: Sequence[Operation]) -> tuple[MultiResult, int]:
         commit = asyncio.ensure_future(self._commit(operations))
         self._commits.add(commit)
         commit.add_done_callback(self._commits.discard)
@@ -156,7 +212,7 @@ class LocalMetadataStore:
         self._followers.append(callback)
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
-        """Call `callback` after each change of a node or a descendant, until the returned function is called."""
+        """Call `callback` after each change of a node or of its set of children."""
         check_path(path)
         watch = (path, callback)
         self._watches.append(watch)
@@ -167,41 +223,52 @@ class LocalMetadataStore:
 
         return cancel
 
-    async def _commit(self, operations: Sequence[Operation]) -> tuple[list[int], int]:
-        """Return the resulting versions, and the number of the change."""
+    async def _commit(self, operations: Sequence[Operation]) -> tuple[MultiResult, int]:
+        """Return the result, and the number of the change."""
         async with self._writing:
             if self._failure is not None:
                 raise StoreUnavailableError(self._directory, self._failure)
-            prepared = self._tree.prepare(operations)
+            zxid = self._zxid + 1
+            prepared = self._tree.prepare(operations, zxid, self.session_id)
             persistent = self._persistent(prepared)
             number = self._end_offset
-            if persistent:
-                await self._write(_encode(persistent))
-                self._end_offset += 1
+            is_first = self._written_zxid >> _STARTS_SHIFT != zxid >> _STARTS_SHIFT
+            # An append that fails may be written all the same: its zxid is not used again.
+            self._zxid = zxid
+            if persistent or is_first:
+                await self._write(_encode(zxid, persistent))
+                self._written_zxid = zxid
+                self._end_offset += bool(persistent)
             self._tree.load(prepared.changes.items())
-            self._notify(prepared.events)
+            self._notify(prepared.touched)
             if persistent:
                 change = MetadataChange(number, _changed(operations))
                 for callback in self._followers:
                     callback(change)
             await self._compact_if_grown()
-        return prepared.versions, number
+        return MultiResult(prepared.versions, zxid), number
 
     def _load(self, payload: bytes) -> None:
         """Apply an entry of the journal."""
         entry = orjson.loads(payload)
-        if isinstance(entry, dict):
-            self._end_offset = int(entry[_END_OFFSET])
-        else:
-            self._tree.load(_decode(entry))
+        if isinstance(entry, list):
+            self._zxid += 1
+            self._tree.load(_decode_without_zxids(entry, self._zxid, self._tree))
             self._end_offset += 1
+        elif _CHANGES in entry:
+            self._tree.load(_decode(entry[_CHANGES]))
+            self._zxid = int(entry[_ZXID])
+            self._end_offset += bool(entry[_CHANGES])
+        else:
+            self._end_offset = int(entry[_END_OFFSET])
+            self._zxid = int(entry.get(_ZXID, self._zxid))
 
     def _persistent(self, prepared: Prepared) -> list[tuple[str, Node | None]]:
         """Return the changes for the journal: without ephemeral nodes, which end with the process."""
         persistent = []
         for path, node in prepared.changes.items():
             known = node if node is not None else self._tree.node(path)
-            if not known.ephemeral:
+            if not known.owner:
                 persistent.append((path, node))
         return persistent
 
@@ -226,13 +293,15 @@ class LocalMetadataStore:
             return
         nodes = self._tree.persistent_nodes()
         payloads = [
-            _encode(nodes[first : first + _NODES_PER_ENTRY]) for first in range(0, len(nodes), _NODES_PER_ENTRY)
+            _encode(self._written_zxid, nodes[first : first + _NODES_PER_ENTRY])
+            for first in range(0, len(nodes), _NODES_PER_ENTRY)
         ]
         live_bytes = sum(map(len, payloads))
         self._compact_above_bytes = max(_COMPACT_BYTES_MIN, _COMPACT_FACTOR * (live_bytes + _COMPACT_BYTES_MIN))
         if self._journal.size_bytes > _COMPACT_FACTOR * live_bytes:
             try:
-                await self._journal.rewrite([*payloads, orjson.dumps({_END_OFFSET: self._end_offset})])
+                end = {_END_OFFSET: self._end_offset, _ZXID: self._written_zxid}
+                await self._journal.rewrite([*payloads, orjson.dumps(end)])
             except SyncFailedError as error:
                 self._fail(error.strerror or str(error))
             except OSError as error:
@@ -240,14 +309,21 @@ class LocalMetadataStore:
                 self._compact_above_bytes = self._journal.size_bytes + _COMPACT_BYTES_MIN
                 log.warning("%s: the metadata journal cannot be compacted: %s", self._directory, error)
 
-    def _notify(self, events: Iterable[WatchEvent]) -> None:
-        for event in events:
-            for path, callback in list(self._watches):
-                if path in ("/", event.path) or event.path.startswith(path + "/"):
-                    try:
-                        callback(event)
-                    except Exception:
-                        log.exception("a watch of %s failed", path)
+    def _enter(self, state: SessionState) -> None:
+        self._state = state
+        for callback in list(self._session_callbacks):
+            try:
+                callback(state)
+            except Exception:
+                log.exception("a callback of the session failed")
+
+    def _notify(self, touched: Sequence[str]) -> None:
+        for path, callback in list(self._watches):
+            if path in touched:
+                try:
+                    callback(path)
+                except Exception:
+                    log.exception("a watch of %s failed", path)
 
     def _release(self) -> None:
         self._journal.close()
@@ -267,16 +343,31 @@ def _changed(operations: Sequence[Operation]) -> list[tuple[str, bytes | None]]:
     return changes
 
 
-def _encode(changes: Iterable[tuple[str, Node | None]]) -> bytes:
-    return orjson.dumps(
-        [(path,) if node is None else (path, node.data.decode("latin-1"), node.version) for path, node in changes]
-    )
+def _encode(zxid: int, changes: Iterable[tuple[str, Node | None]]) -> bytes:
+    encoded = [
+        (path,) if node is None else (path, node.data.decode("latin-1"), node.version, node.czxid, node.mzxid)
+        for path, node in changes
+    ]
+    return orjson.dumps({_ZXID: zxid, _CHANGES: encoded})
 
 
 def _decode(changes: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Node | None]]:
     for path, *rest in changes:
         if rest:
+            data, version, czxid, mzxid = rest
+            yield path, Node(data.encode("latin-1"), version, czxid, mzxid)
+        else:
+            yield path, None
+
+
+def _decode_without_zxids(
+    changes: Iterable[Sequence[Any]], zxid: int, tree: NodeTree
+) -> Iterable[tuple[str, Node | None]]:
+    """Decode an entry of the format before zxids."""
+    for path, *rest in changes:
+        if rest:
             data, version = rest
-            yield path, Node(data.encode("latin-1"), version)
+            czxid = tree.node(path).czxid if version and tree.exists(path) else zxid
+            yield path, Node(data.encode("latin-1"), version, czxid, zxid)
         else:
             yield path, None

@@ -3,8 +3,8 @@
 | path | data |
 |---|---|
 | `/cluster/id` | `{"version":"1","id":...}` |
-| `/brokers/ids/<id>` (ephemeral) | `{"version":5,"host":...,"port":...,"rack":...,"epoch":...,"endpoints":[...],...}` |
-| `/brokers/known/<id>` | the last registration, with `"alive"`: what the controller knows of a broker |
+| `/brokers/ids/<id>` (ephemeral) | `{"version":5,"host":...,"port":...,"rack":...,"endpoints":[...],...}` |
+| `/brokers/known/<id>` | the last registration, with `"epoch"` (its node's czxid) and `"alive"` |
 | `/brokers/topics/<name>`, `/brokers/topics/<name>/<chunk>` | see `topic_nodes` |
 | `/config/topics/<name>` | `{"version":1,"config":{...}}`: overrides; absent without any |
 | `/config/brokers/<id>`, `/config/brokers/<default>` | the same for brokers |
@@ -88,7 +88,12 @@ def known_broker_path(broker_id: int) -> str:
     return f"{KNOWN_BROKERS}/{broker_id}"
 
 
-def encode_broker(
+def encode_broker(host: str, port: int, rack: str | None, endpoints: Sequence[Endpoint] = ()) -> bytes:
+    """Data of a broker's registration; `endpoints` are the addresses of its listeners."""
+    return orjson.dumps(_broker_fields(host, port, rack, endpoints))
+
+
+def encode_known_broker(
     host: str,
     port: int,
     rack: str | None,
@@ -97,22 +102,28 @@ def encode_broker(
     *,
     is_alive: bool = True,
 ) -> bytes:
-    """Data of a broker's registration; `endpoints` are the addresses of its listeners."""
-    fields: dict[str, Any] = {"version": 5, "host": host, "port": port, "rack": rack, "epoch": epoch}
-    fields["endpoints"] = [str(endpoint) for endpoint in endpoints]
-    fields["listener_security_protocol_map"] = {endpoint.name: endpoint.protocol for endpoint in endpoints}
-    fields["alive"] = is_alive
-    return orjson.dumps(fields)
+    """Data of a known broker: its last registration with its epoch, and whether it is alive."""
+    return orjson.dumps(_broker_fields(host, port, rack, endpoints) | {"epoch": epoch, "alive": is_alive})
 
 
-def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tuple[Endpoint, ...], bool]:
+def _broker_fields(host: str, port: int, rack: str | None, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    return {
+        "version": 5,
+        "host": host,
+        "port": port,
+        "rack": rack,
+        "endpoints": [str(endpoint) for endpoint in endpoints],
+        "listener_security_protocol_map": {endpoint.name: endpoint.protocol for endpoint in endpoints},
+    }
+
+
+def decode_known_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tuple[Endpoint, ...], bool]:
     """Return host, port, rack, epoch, listener addresses of a registration, and whether the broker is alive."""
     fields = _fields(path, data)
     protocols = fields.get("listener_security_protocol_map", {})
     try:
         endpoints = tuple(parse_listener(path, text, protocols) for text in fields.get("endpoints", ()))
-        alive = bool(fields.get("alive", True))
-        return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints, alive
+        return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints, fields["alive"]
     except (ConfigError, KeyError):
         raise CorruptNodeError(path, data) from None
 

@@ -2,13 +2,14 @@
 
 A store is a tree of nodes. A path is `/` or `/a/b`; a node has data, a version that starts at 0 and grows by one with
 each `set`, and children. An ephemeral node exists as long as the session that created it and has no children. `multi`
-combines several operations: all of them take effect, durably, or none.
+combines several operations: all of them take effect, durably, or none. Each transaction has a number, its zxid: zxids
+grow, and are never reused.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 ANY_VERSION: Final = -1
 """As an expected version: matches any version."""
@@ -18,6 +19,12 @@ MAX_NODE_BYTES: Final = 1_000_000
 
 MAX_PATH_LENGTH: Final = 1024
 """Longest path; the longest topic name has 249 characters."""
+
+MULTI_BYTES_MAX: Final = 512 << 10
+"""Largest `multi` by `multi_bytes`: half of jute.maxbuffer, which bounds requests and, in a quorum, proposals."""
+
+OPERATION_BYTES: Final = 128
+"""Upper bound of the encoded size of an operation without path and data: header, version, flags, ACL, chroot."""
 
 
 class MetadataStoreError(Exception):
@@ -48,8 +55,20 @@ class NoChildrenForEphemeralsError(MetadataStoreError):
     """An ephemeral node cannot have children."""
 
 
+class NoAuthError(MetadataStoreError):
+    """The node's access control list does not admit this client."""
+
+
 class StoreUnavailableError(MetadataStoreError):
-    """The store failed (disk, connection): it is unknown whether the operation took effect."""
+    """The store failed (disk, connection): it is unknown whether the operation took effect.
+
+    Whoever must know waits for the connection, calls `sync`, and reads: the version of a node that the operation
+    changes, or the owner of a node that it creates. After `sync`, the operation can no longer take effect.
+    """
+
+
+class SessionExpiredError(StoreUnavailableError):
+    """The session is over: its ephemeral nodes are gone, and only a new `start` makes the store usable again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,51 +108,103 @@ class Check:
 Operation = Create | SetData | Delete | Check
 
 
-class WatchEventType(enum.Enum):
-    """The kind of change of a node."""
+class StoredNode(NamedTuple):
+    """A node as it was read."""
 
-    CREATED = "created"
-    CHANGED = "changed"
-    DELETED = "deleted"
-
-
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
-    """One change below a watched path."""
-
-    type: WatchEventType
-    path: str
+    data: bytes
+    version: int
+    czxid: int
+    """Zxid of the transaction that created the node."""
+    mzxid: int
+    """Zxid of the transaction that last set the node's data."""
+    ephemeral_owner: int = 0
+    """Id of the session whose end deletes the node; 0 for a persistent node."""
 
 
-WatchCallback = Callable[[WatchEvent], None]
+class MultiResult(NamedTuple):
+    """The outcome of a `multi`."""
+
+    versions: list[int]
+    """The resulting version of each operation's node; -1 for a deleted one."""
+    zxid: int
+    """Zxid of the transaction: the czxid of the nodes that it created."""
+
+
+class SessionState(enum.Enum):
+    """The state of a store's session.
+
+    LOST -> CONNECTED by `start`; CONNECTED -> SUSPENDED when the connection is lost; SUSPENDED -> CONNECTED when it is
+    made again in time; CONNECTED or SUSPENDED -> LOST when the session has expired, or by `close`.
+    """
+
+    CONNECTED = "connected"
+    """The store answers."""
+    SUSPENDED = "suspended"
+    """The connection is lost; the session, and its ephemeral nodes, may live on or not."""
+    LOST = "lost"
+    """There is no session: `start` begins one."""
+
+
+WatchCallback = Callable[[str], None]
+SessionCallback = Callable[[SessionState], None]
 
 
 class MetadataStore(Protocol):
     """A tree of nodes, shared by the brokers of a cluster.
 
     Invariant: a confirmed change survives a crash of any process, and is visible to every later read through the same
-    store. Operations of one session take effect in the order of the calls.
+    store. Operations of one session take effect in the order of the calls; when a connection is lost, those without an
+    answer take effect or not, each for itself, so a caller awaits an operation before one that depends on it.
+
+    All methods and callbacks belong to one event loop. An operation fails at once with StoreUnavailableError while the
+    session is suspended, and with SessionExpiredError while there is none. Callbacks of sessions and watches and
+    results of operations arrive in the store's order: no result of a new session comes before LOST was reported.
     """
 
     @property
-    def end_offset(self) -> int:
-        """The offset of the next durable change: offsets grow by one per change and are never reused."""
+    def state(self) -> SessionState:
+        """The state of the session."""
+        ...
+
+    @property
+    def session_id(self) -> int:
+        """The id of the session, which owns its ephemeral nodes: never reused; 0 while there is none."""
         ...
 
     async def start(self) -> None:
-        """Open the session; must be called first."""
+        """Begin a session: first, and again after LOST. Watches and callbacks outlast sessions.
+
+        Raises:
+            StoreUnavailableError: With one line for the administrator.
+        """
         ...
 
     async def close(self) -> None:
         """End the session and its ephemeral nodes."""
         ...
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Create a node: NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError."""
+    def on_session(self, callback: SessionCallback) -> Callable[[], None]:
+        """Call `callback` with each new state of the session, until the returned function is called."""
         ...
 
-    async def get(self, path: str) -> tuple[bytes, int]:
-        """Return a node's data and version: NoNodeError."""
+    async def sync(self) -> None:
+        """Wait until reads show all changes that any client has had confirmed before this call."""
+        ...
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> int:
+        """Create a node; return its czxid. NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError.
+
+        The creation of an ephemeral node has no unknown outcome while the session lasts: after a lost connection the
+        owner is read back, and the creation repeated if it did not take effect.
+        """
+        ...
+
+    async def get(self, path: str) -> StoredNode:
+        """Return a node: NoNodeError."""
+        ...
+
+    async def get_many(self, paths: Sequence[str]) -> list[StoredNode | None]:
+        """Return the nodes of all paths, None where there is none. Reads are concurrent, and not of one moment."""
         ...
 
     async def set(self, path: str, data: bytes, expected_version: int = ANY_VERSION) -> int:
@@ -152,13 +223,63 @@ class MetadataStore(Protocol):
         """Whether the node exists."""
         ...
 
-    async def multi(self, operations: Sequence[Operation]) -> list[int]:
-        """Execute all operations or none; return the resulting version of each node (-1 for a deleted one)."""
+    async def multi(self, operations: Sequence[Operation]) -> MultiResult:
+        """Execute all operations or none; the error of the first operation that fails is raised.
+
+        Raises:
+            ValueError: A node exceeds MAX_NODE_BYTES or, except in a local store, the `multi` MULTI_BYTES_MAX.
+        """
         ...
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
-        """Call `callback` after each change of a node or a descendant, until the returned function is called."""
+        """Call `callback` with the path after changes of a node, until the returned function is called.
+
+        A change is: the node was created, its data set, it was deleted, or a child of it came or went. Several changes
+        may cause one call, and a call may come without a change: whoever is called reads. After a lost connection, the
+        callback is called at least once when the store is connected again. The node need not exist.
+        """
         ...
+
+
+class CountedMetadataStore(MetadataStore, Protocol):
+    """A store that numbers its durable changes itself: a local one."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next durable change: offsets grow by one per change and are never reused."""
+        ...
+
+
+def multi_bytes(operations: Iterable[Operation]) -> int:
+    """Return an upper bound of the encoded size of a `multi`, to be compared with MULTI_BYTES_MAX.
+
+    >>> multi_bytes([Create("/a", b"12345"), Check("/a", 0)])
+    265
+    """
+    return sum(operation_bytes(operation) for operation in operations)
+
+
+def operation_bytes(operation: Operation) -> int:
+    """Return an operation's part of `multi_bytes`.
+
+    >>> operation_bytes(SetData("/a", b"12345"))
+    135
+    """
+    data_bytes = len(operation.data) if isinstance(operation, Create | SetData) else 0
+    return OPERATION_BYTES + len(operation.path.encode()) + data_bytes
+
+
+def check_node_bytes(path: str, data: bytes) -> None:
+    """Check the size of a node's data; ValueError above MAX_NODE_BYTES."""
+    if len(data) > MAX_NODE_BYTES:
+        raise ValueError(f"the metadata node {path} would hold {len(data)} bytes: {MAX_NODE_BYTES} is the limit")
+
+
+def check_multi_bytes(operations: Sequence[Operation]) -> None:
+    """Check the size of a `multi`; ValueError above MULTI_BYTES_MAX, which is a programming error."""
+    size = multi_bytes(operations)
+    if size > MULTI_BYTES_MAX:
+        raise ValueError(f"a metadata transaction of {size} bytes: {MULTI_BYTES_MAX} is the limit; split it")
 
 
 def check_path(path: str) -> None:

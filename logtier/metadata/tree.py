@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
-    MAX_NODE_BYTES,
     BadVersionError,
     Check,
     Create,
@@ -15,8 +14,8 @@ from headwater.logtier.metadata.store import (
     NoNodeError,
     NotEmptyError,
     Operation,
-    WatchEvent,
-    WatchEventType,
+    StoredNode,
+    check_node_bytes,
     check_path,
     parent_path,
 )
@@ -24,11 +23,13 @@ from headwater.logtier.metadata.store import (
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The data of one path."""
+    """The data of one path; `owner` is the session of an ephemeral node, else 0."""
 
     data: bytes
     version: int = 0
-    ephemeral: bool = False
+    czxid: int = 0
+    mzxid: int = 0
+    owner: int = 0
 
 
 class NodeTree:
@@ -49,6 +50,11 @@ class NodeTree:
             raise NoNodeError(path, "there is no such node")
         return node
 
+    def stored(self, path: str) -> StoredNode:
+        """Return the node of a path as clients read it: NoNodeError."""
+        node = self.node(path)
+        return StoredNode(node.data, node.version, node.czxid, node.mzxid, node.owner)
+
     def exists(self, path: str) -> bool:
         """Whether the node exists."""
         check_path(path)
@@ -61,7 +67,11 @@ class NodeTree:
 
     def persistent_nodes(self) -> list[tuple[str, Node]]:
         """Return all nodes except the root and ephemeral ones, parents before children."""
-        return sorted((path, node) for path, node in self._nodes.items() if path != "/" and not node.ephemeral)
+        return sorted((path, node) for path, node in self._nodes.items() if path != "/" and not node.owner)
+
+    def ephemeral_paths(self, owner: int) -> list[str]:
+        """Return the paths of a session's ephemeral nodes, sorted."""
+        return sorted(path for path, node in self._nodes.items() if node.owner == owner)
 
     def load(self, changes: Iterable[tuple[str, Node | None]]) -> None:
         """Apply changes that were checked before."""
@@ -74,37 +84,49 @@ class NodeTree:
                     self._children.setdefault(parent_path(path), set()).add(path[path.rindex("/") + 1 :])
                 self._nodes[path] = node
 
-    def prepare(self, operations: Sequence[Operation]) -> "Prepared":
+    def prepare(self, operations: Sequence[Operation], zxid: int, session_id: int) -> "Prepared":
         """Check operations against the nodes, each after the effects of the previous ones; nothing is changed.
+
+        The transaction has the number `zxid`; its ephemeral nodes belong to the session.
 
         Raises:
             MetadataStoreError: The error of the first operation that fails.
         """
-        return _Preparation(self._nodes, self._children).run(operations)
+        return _Preparation(self._nodes, self._children, zxid, session_id).run(operations)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The result of a `multi`: the resulting version of each operation, the changes of nodes, and the watch events."""
+    """A `multi` that can take effect.
+
+    Attributes:
+        versions: The resulting version of each operation.
+        changes: The new node of each changed path, None where a node was deleted.
+        touched: The paths whose watches fire, each once, in order: of changed nodes, and of parents whose children came
+            or went.
+    """
 
     versions: list[int]
     changes: dict[str, Node | None]
-    events: list[WatchEvent]
+    touched: list[str]
 
 
 class _Preparation:
-    def __init__(self, nodes: Mapping[str, Node], children: Mapping[str, set[str]]) -> None:
+    def __init__(self, nodes: Mapping[str, Node], children: Mapping[str, set[str]], zxid: int, session_id: int) -> None:
         self._nodes = nodes
         self._children = children
+        self._zxid = zxid
+        self._session_id = session_id
         self._changes: dict[str, Node | None] = {}
         self._child_counts: dict[str, int] = {}
-        self._events: list[WatchEvent] = []
+        # A dict for its order.
+        self._touched: dict[str, None] = {}
 
     def run(self, operations: Sequence[Operation]) -> Prepared:
         versions = [self._one(operation) for operation in operations]
         # A node created and deleted in the same `multi` causes no change.
         changes = {path: node for path, node in self._changes.items() if node is not None or path in self._nodes}
-        return Prepared(versions, changes, self._events)
+        return Prepared(versions, changes, list(self._touched))
 
     def _one(self, operation: Operation) -> int:
         path = operation.path
@@ -121,9 +143,9 @@ class _Preparation:
             return node.version
         if isinstance(operation, Delete):
             return self._delete(path)
-        _check_size(path, operation.data)
-        self._changes[path] = Node(operation.data, node.version + 1, node.ephemeral)
-        self._events.append(WatchEvent(WatchEventType.CHANGED, path))
+        check_node_bytes(path, operation.data)
+        self._changes[path] = Node(operation.data, node.version + 1, node.czxid, self._zxid, node.owner)
+        self._touched[path] = None
         return node.version + 1
 
     def _create(self, operation: Create) -> int:
@@ -133,12 +155,12 @@ class _Preparation:
         parent = self._get(parent_path(path))
         if parent is None:
             raise NoNodeError(path, f"its parent {parent_path(path)} does not exist")
-        if parent.ephemeral:
+        if parent.owner:
             raise NoChildrenForEphemeralsError(path, f"its parent {parent_path(path)} is ephemeral")
-        _check_size(path, operation.data)
-        self._changes[path] = Node(operation.data, 0, operation.ephemeral)
+        check_node_bytes(path, operation.data)
+        owner = self._session_id if operation.ephemeral else 0
+        self._changes[path] = Node(operation.data, 0, self._zxid, self._zxid, owner)
         self._count_child(path, 1)
-        self._events.append(WatchEvent(WatchEventType.CREATED, path))
         return 0
 
     def _delete(self, path: str) -> int:
@@ -146,7 +168,6 @@ class _Preparation:
             raise NotEmptyError(path, "the node has children")
         self._changes[path] = None
         self._count_child(path, -1)
-        self._events.append(WatchEvent(WatchEventType.DELETED, path))
         return -1
 
     def _get(self, path: str) -> Node | None:
@@ -159,8 +180,4 @@ class _Preparation:
     def _count_child(self, path: str, difference: int) -> None:
         parent = parent_path(path)
         self._child_counts[parent] = self._child_count(parent) + difference
-
-
-def _check_size(path: str, data: bytes) -> None:
-    if len(data) > MAX_NODE_BYTES:
-        raise ValueError(f"the metadata node {path} would hold {len(data)} bytes: {MAX_NODE_BYTES} is the limit")
+        self._touched[path] = self._touched[parent] = None

@@ -19,7 +19,7 @@ CONFIG = BrokerConfig.from_properties()
 
 def image_of(**configs: str) -> MetadataImage:
     changes: list[tuple[str, bytes | None]] = [
-        (paths.known_broker_path(1), paths.encode_broker("h", 1, None, 0)),
+        (paths.known_broker_path(1), paths.encode_known_broker("h", 1, None, 0)),
         *topic_changes("t", uuid.UUID(int=10), [(1,)]),
         *topic_changes("__consumer_offsets", uuid.UUID(int=11), [(1,)]),
     ]

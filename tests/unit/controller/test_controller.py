@@ -91,7 +91,7 @@ def test_elections_are_stored(tmp_path: Path) -> None:
         stored: list[PartitionImage] = []
         for chunk in (0, 1):
             path = chunk_path("t", chunk)
-            stored += decode_chunk(path, (await store.get(path))[0])
+            stored += decode_chunk(path, (await store.get(path)).data)
         assert tuple(stored) == cache.image.topics["t"].partitions
         states.append({(each.leader_epoch, each.partition_epoch) for each in stored})
 
@@ -246,12 +246,16 @@ def test_there_is_one_controller_of_a_store(tmp_path: Path) -> None:
 
 def test_each_controller_has_an_epoch_of_its_own(tmp_path: Path) -> None:
     epochs = []
+    broker_epochs = []
 
     async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
-        epochs.append((controller.epoch, cache.image.brokers[1].epoch))
+        epochs.append(controller.epoch)
+        broker_epochs.append(cache.image.brokers[1].epoch)
+        assert (await store.get(paths.broker_path(1))).czxid == broker_epochs[-1]
 
     run(tmp_path, step, step, step)
-    assert epochs == [(1, 1), (2, 2), (3, 3)]
+    assert epochs == [1, 2, 3]
+    assert sorted(set(broker_epochs)) == broker_epochs
 
 
 def test_a_broker_may_register_again_at_another_address(tmp_path: Path) -> None:

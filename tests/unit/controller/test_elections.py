@@ -16,7 +16,7 @@ def image_of(*partitions: PartitionImage, alive: dict[int, bool]) -> MetadataIma
     changes = topic_changes("t", TOPIC_ID, [each.replicas for each in partitions])
     changes.append((chunk_path("t", 0), encode_chunk(partitions)))
     changes += [
-        (paths.known_broker_path(broker), paths.encode_broker("h", 1, None, 1, is_alive=is_alive))
+        (paths.known_broker_path(broker), paths.encode_known_broker("h", 1, None, 1, is_alive=is_alive))
         for broker, is_alive in alive.items()
     ]
     return MetadataImage().apply(changes)

@@ -29,7 +29,8 @@ def draw_ids() -> Callable[[], uuid.UUID]:
 
 def image_of(*names: str, brokers: int = 1, partitions: int = 2) -> MetadataImage:
     changes: list[tuple[str, bytes | None]] = [
-        (paths.known_broker_path(broker), paths.encode_broker("h", 1, None, 0)) for broker in range(1, brokers + 1)
+        (paths.known_broker_path(broker), paths.encode_known_broker("h", 1, None, 0))
+        for broker in range(1, brokers + 1)
     ]
     for index, name in enumerate(names):
         changes += topic_changes(name, uuid.UUID(int=10 + index), [(1,)] * partitions)

@@ -41,8 +41,8 @@ def test_an_image_is_made_of_nodes() -> None:
         [
             (paths.CLUSTER_ID, paths.encode_cluster_id("abc")),
             (paths.CONTROLLER, paths.encode_controller(1, 5)),
-            (paths.known_broker_path(1), paths.encode_broker("host", 9092, None, 3)),
-            (paths.known_broker_path(2), paths.encode_broker("other", 9092, None, 2, is_alive=False)),
+            (paths.known_broker_path(1), paths.encode_known_broker("host", 9092, None, 3)),
+            (paths.known_broker_path(2), paths.encode_known_broker("other", 9092, None, 2, is_alive=False)),
             (paths.topic_config_path("t"), paths.encode_config({"retention.ms": "1"})),
             *topic_changes("t", FIRST, [(1, 2), (2, 1)]),
             (paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(1, range(1000))),

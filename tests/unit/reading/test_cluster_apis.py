@@ -30,7 +30,7 @@ CLUSTER = (ResourceType.cluster, "kafka-cluster")
 
 
 def register(world: World) -> None:
-    world._change([(paths.known_broker_path(1), paths.encode_broker("broker.example", 9092, None, 0))])
+    world._change([(paths.known_broker_path(1), paths.encode_known_broker("broker.example", 9092, None, 0))])
 
 
 def elect(world: World, version: int = 2, election_type: int = 0, topics: Any = (("flights", (0, 9)),)) -> Any:
