@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.errors import AuthenticationError, error_name
 from headwater.logtier.client.messages import ApiKey, kio_request
-from headwater.logtier.client.sasl import SaslExchangeError, sasl_client
+from headwater.logtier.client.sasl import ITERATIONS_MAX, SaslExchangeError, sasl_client
 from headwater.logtier.client.security import ClientSecurity
 
-__all__ = ["authenticate"]
+__all__ = ["authenticate", "authentication_steps"]
 
 # SCRAM, the longest exchange, sends two tokens. A broker that asks for more tokens violates the protocol.
 TOKENS_MAX: Final = 4
@@ -27,8 +27,33 @@ def authenticate(
     `call` sends a request and returns its response, `version` returns the version to use of an API. Raises
     AuthenticationError, whose text holds no secret.
     """
-    handshake = call(
-        kio_request(ApiKey.SASL_HANDSHAKE, version(ApiKey.SASL_HANDSHAKE), {"mechanism": security.mechanism})
+    steps = authentication_steps(version, security, address, secrets.token_urlsafe(_NONCE_BYTES))
+    request = next(steps)
+    while True:
+        response = call(request)
+        try:
+            request = steps.send(response)
+        except StopIteration as end:
+            return int(end.value)
+
+
+def authentication_steps(
+    version: Callable[[int], int],
+    security: ClientSecurity,
+    address: str,
+    nonce: str,
+    *,
+    iterations_max: int = ITERATIONS_MAX,
+) -> Generator[Request[Any], Any, int]:
+    """Yield the requests of an authentication, each after the response to the previous one; return the lifetime.
+
+    The sans-IO form of `authenticate`: the nonce must be printable, unpredictable and used only once.
+
+    Args:
+        iterations_max: Limit of SCRAM iterations, whose computation occupies the caller.
+    """
+    handshake = yield kio_request(
+        ApiKey.SASL_HANDSHAKE, version(ApiKey.SASL_HANDSHAKE), {"mechanism": security.mechanism}
     )
     if handshake.error_code:
         offered = ", ".join(map(str, handshake.mechanisms)) or "none"
@@ -36,10 +61,10 @@ def authenticate(
             f"{address} does not authenticate by {security.mechanism} "
             f"({error_name(int(handshake.error_code))}; its mechanisms: {offered[:200]})"
         )
-    exchange = sasl_client(security, secrets.token_urlsafe(_NONCE_BYTES))
+    exchange = sasl_client(security, nonce, iterations_max)
     token: bytes | None = exchange.first()
     for _ in range(TOKENS_MAX):
-        answer = call(kio_request(ApiKey.SASL_AUTHENTICATE, version(ApiKey.SASL_AUTHENTICATE), {"auth_bytes": token}))
+        answer = yield kio_request(ApiKey.SASL_AUTHENTICATE, version(ApiKey.SASL_AUTHENTICATE), {"auth_bytes": token})
         if answer.error_code:
             reason = str(answer.error_message or error_name(int(answer.error_code)))
             raise AuthenticationError(f"{address} refuses user {security.username!r}: {reason[:500]}")

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from headwater.logtier.client.errors import InvalidResponseError
 from headwater.logtier.protocol.wire import skip_tagged_fields
 
-__all__ = ["RESPONSE_BYTES_MAX", "BrokerConnection", "Request", "Response"]
+__all__ = ["REQUESTS_IN_FLIGHT_MAX", "RESPONSE_BYTES_MAX", "BrokerConnection", "Request", "Response"]
 
 # Requests bound the largest response (fetch.max.bytes, plus one larger batch); a length beyond this limit comes from a
 # broken or hostile peer and is rejected before any allocation.
@@ -22,6 +22,7 @@ TLS_ALERT = b"\x15\x03"
 CORRELATION_ID_MAX = 0x7FFFFFFF
 
 _T = TypeVar("_T")
+_U = TypeVar("_U")
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">ihhi")
 
@@ -40,6 +41,18 @@ class Request(Generic[_T]):
     body: bytes
     decode: Callable[[memoryview], _T]
     response_header_tagged: bool
+
+    def mapped(self, convert: Callable[[_T], _U]) -> Request[_U]:
+        """Returns the same request with a response converted after decoding; ValueError rejects the response."""
+        decode = self.decode
+        return Request(
+            self.api_key,
+            self.api_version,
+            self.flexible,
+            self.body,
+            lambda body: convert(decode(body)),
+            self.response_header_tagged,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,15 @@ class BrokerConnection:
     def in_flight(self) -> int:
         """Number of requests without a response."""
         return len(self._in_flight)
+
+    def limit(self, response_bytes_max: int) -> None:
+        """Sets another limit, from the next response on."""
+        self._response_bytes_max = response_bytes_max
+
+    @property
+    def is_between_responses(self) -> bool:
+        """Whether no part of a response has been received yet."""
+        return self._body is None and not self._filled
 
     def send(self, request: Request[Any]) -> tuple[int, bytes]:
         """Registers a request; returns its correlation id and the frame to write."""
@@ -130,7 +152,7 @@ class BrokerConnection:
             if request.response_header_tagged:
                 position = skip_tagged_fields(frame, position)
             return Response(correlation_id, request.decode(frame[position:]))
-        except (ValueError, IndexError, struct.error, EOFError) as error:
+        except (ValueError, IndexError, OverflowError, struct.error, EOFError) as error:
             raise InvalidResponseError(
                 f"the response to API {request.api_key} version {request.api_version} cannot be decoded: {error}"
             ) from error

@@ -38,6 +38,7 @@ class ApiKey:
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
@@ -47,9 +48,14 @@ class ApiKey:
     SASL_AUTHENTICATE = 36
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
+    ALTER_PARTITION = 56
+    ENVELOPE = 58
     DESCRIBE_PRODUCERS = 61
+    BROKER_HEARTBEAT = 63
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
+    ASSIGN_REPLICAS_TO_DIRS = 73
 
 
 API_NAMES = {
@@ -69,6 +75,12 @@ API_NAMES = {
     ApiKey.DESCRIBE_GROUPS: "DescribeGroups",
     ApiKey.SASL_HANDSHAKE: "SaslHandshake",
     ApiKey.WRITE_TXN_MARKERS: "WriteTxnMarkers",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "OffsetForLeaderEpoch",
+    ApiKey.ALTER_PARTITION: "AlterPartition",
+    ApiKey.ENVELOPE: "Envelope",
+    ApiKey.BROKER_HEARTBEAT: "BrokerHeartbeat",
+    ApiKey.ALLOCATE_PRODUCER_IDS: "AllocateProducerIds",
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: "AssignReplicasToDirs",
     ApiKey.CREATE_TOPICS: "CreateTopics",
     ApiKey.ADD_PARTITIONS_TO_TXN: "AddPartitionsToTxn",
     ApiKey.ADD_OFFSETS_TO_TXN: "AddOffsetsToTxn",
@@ -206,7 +218,7 @@ def kio_request(api_key: int, version: int, values: Mapping[str, Any]) -> Reques
                 if not flexible:
                     raise
                 entity, _size = read(without_unknown_tags(response_type, frame), 0)
-        except (SerialError, ProtocolViolationError, IndexError, KeyError, struct.error) as error:
+        except (SerialError, ProtocolViolationError, IndexError, KeyError, OverflowError, struct.error) as error:
             raise ValueError(str(error)) from error
         return entity
 

@@ -40,11 +40,11 @@ class SaslClient(Protocol):
         ...
 
 
-def sasl_client(security: ClientSecurity, nonce: str) -> SaslClient:
+def sasl_client(security: ClientSecurity, nonce: str, iterations_max: int = ITERATIONS_MAX) -> SaslClient:
     """Begins an exchange by the configured mechanism; `nonce` is printable, unpredictable and used only once."""
     if security.mechanism == "PLAIN":
         return PlainClient(security.username, security.password)
-    return ScramClient(security.mechanism, security.username, security.password, nonce)
+    return ScramClient(security.mechanism, security.username, security.password, nonce, iterations_max)
 
 
 class PlainClient:
@@ -74,9 +74,12 @@ class PlainClient:
 class ScramClient:
     """SCRAM: the client proves its password without sending it, and the broker proves knowledge of the credential."""
 
-    __slots__ = ("_first_bare", "_hash", "_nonce", "_password", "_signature")
+    __slots__ = ("_first_bare", "_hash", "_iterations_max", "_nonce", "_password", "_signature")
 
-    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
+    def __init__(
+        self, mechanism: str, username: str, password: str, nonce: str, iterations_max: int = ITERATIONS_MAX
+    ) -> None:
+        self._iterations_max = iterations_max
         self._hash = _HASHES[mechanism]
         self._password = password
         self._nonce = nonce
@@ -111,9 +114,9 @@ class ScramClient:
         nonce, salt, iterations = message[1], _base64(message[2]), int(message[3])
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise SaslExchangeError("the broker's nonce does not continue ours")
-        if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        if not ITERATIONS_MIN <= iterations <= self._iterations_max:
             raise SaslExchangeError(
-                f"the broker asks for {iterations} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are taken"
+                f"the broker asks for {iterations} iterations; {ITERATIONS_MIN} to {self._iterations_max} are taken"
             )
         salted = hashlib.pbkdf2_hmac(self._hash, self._password.encode(), salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", self._hash)

@@ -40,8 +40,10 @@ class ClientSecurity:
     password or a key.
 
     Attributes:
-        ca_location: PEM file or folder of trusted authorities; without `ca_location` and `ca_pem`, the system's.
+        ca_location: PEM file or folder of trusted authorities; without it, `ca_pem` and `truststore_location`, the
+            system's.
         keystore_location: PKCS#12 file with the client's key and certificates, instead of PEM files.
+        truststore_location: PKCS#12 file with the trusted authorities; of brokers only.
     """
 
     protocol: str = "PLAINTEXT"
@@ -57,6 +59,8 @@ class ClientSecurity:
     key_password: str | None = field(default=None, repr=False)
     keystore_location: str | None = None
     keystore_password: str | None = field(default=None, repr=False)
+    truststore_location: str | None = None
+    truststore_password: str | None = field(default=None, repr=False)
     cipher_suites: str | None = None
     verifies_certificate: bool = True
     verifies_host: bool = True

@@ -8,7 +8,7 @@ from typing import Final
 
 from headwater.logtier.client.security import ClientSecurity
 from headwater.logtier.config import ConfigError
-from headwater.logtier.security.key_files import as_file, cause, pkcs12_key
+from headwater.logtier.security.key_files import as_file, cause, pkcs12_certificates, pkcs12_key
 
 __all__ = ["client_context"]
 
@@ -43,6 +43,10 @@ def _load_trusted(context: ssl.SSLContext, security: ClientSecurity) -> None:
             context.load_verify_locations(location)
         elif security.ca_pem is not None:
             context.load_verify_locations(cadata=security.ca_pem)
+        elif security.truststore_location is not None:
+            location = security.truststore_location
+            trusted = pkcs12_certificates(location, security.truststore_password)
+            context.load_verify_locations(cadata=trusted.decode())
         else:
             context.load_default_certs()
     except (OSError, ValueError) as error:

@@ -75,6 +75,10 @@ class Cursor:
             (size,) = self.unpack(_I32)
         return self._view(size)
 
+    def raw(self, size: int) -> bytes:
+        """Reads `size` bytes, such as those of a topic id."""
+        return bytes(self._view(size))
+
     def string(self) -> str | None:
         """Reads a nullable string."""
         if self._flexible:
@@ -97,3 +101,13 @@ class Cursor:
         """Skips the tagged fields, which only flexible versions have."""
         if self._flexible:
             self.position = skip_tagged_fields(self.data, self.position)
+
+    def tagged(self) -> dict[int, memoryview]:
+        """Reads the tagged fields of a flexible version: undecoded values by tag."""
+        count, self.position = read_unsigned_varint(self.data, self.position)
+        fields: dict[int, memoryview] = {}
+        for _ in range(count):
+            tag, self.position = read_unsigned_varint(self.data, self.position)
+            size, self.position = read_unsigned_varint(self.data, self.position)
+            fields[tag] = self._view(size)
+        return fields

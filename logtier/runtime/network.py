@@ -37,6 +37,7 @@ __all__ = [
     "StreamHandler",
     "TlsError",
     "UnreadableError",
+    "plain_stream",
 ]
 
 #: Connections accepted per turn of the loop, so that a flood of connections does not starve the established ones.
@@ -146,6 +147,13 @@ class _SocketListener:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
+
+
+def plain_stream(
+    loop: asyncio.AbstractEventLoop, connected: socket.socket, peer_host: str, handler: StreamHandler
+) -> Stream:
+    """Return the stream of a connected, non-blocking socket without encryption."""
+    return _PlainStream(loop, connected, peer_host, handler, None)
 
 
 class _PlainStream(SocketStream):

@@ -23,11 +23,12 @@ ENCRYPTED_BYTES: Final = 128 << 10
 BYTES_PER_TURN: Final = 512 << 10
 """Plain bytes sent per turn of the loop; their encryption takes a fraction of a millisecond."""
 
+_ALERT_RECORD: Final = 0x15
 _HANDSHAKE_RECORD: Final = 0x16
 
 
 class TlsError(OSError):
-    """A TLS failure: a failed handshake, invalid TLS data, or a peer without TLS."""
+    """A TLS failure: a failed handshake, invalid TLS data, or a peer without TLS; OpenSSL's error is its cause."""
 
 
 class TlsStream(SocketStream):
@@ -41,22 +42,30 @@ class TlsStream(SocketStream):
         handler: StreamHandler,
         context: ssl.SSLContext,
         received: bytearray,
+        server_hostname: str | None = None,
     ) -> None:
         """Start the connection.
 
         Args:
             received: Buffer for encrypted bytes; streams share it, since it is empty between turns of the loop.
+            server_hostname: Name or address that the peer's certificate must be valid for; None on the server's side.
         """
         super().__init__(loop, connected, peer_host, handler)
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_server = server_hostname is None
+        self._peer = "client" if self._is_server else "server"
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=self._is_server, server_hostname=server_hostname
+        )
         self._received = received
         self._encrypted = memoryview(b"")
         self._begun = False
         self._secured = False
         self._decrypting = False
         self._begin()
+        if not self._is_server and not self._closed:
+            self._shake_hands()
 
     @property
     def unsent_bytes(self) -> int:
@@ -93,15 +102,18 @@ class TlsStream(SocketStream):
             return
         if not self._begun:
             self._begun = True
-            if self._received[0] != _HANDSHAKE_RECORD:
+            if self._is_server and self._received[0] != _HANDSHAKE_RECORD:
                 self._lose(TlsError("the client does not speak TLS, which this listener asks for"))
+                return
+            if self._received[0] not in (_HANDSHAKE_RECORD, _ALERT_RECORD):
+                self._lose(TlsError("the server does not speak TLS on this port"))
                 return
         self._incoming.write(memoryview(self._received)[:size])
         if self._secured or self._shake_hands():
             self._decrypt()
 
     def _shake_hands(self) -> bool:
-        """Continue the handshake; whether it is complete."""
+        """Begin or continue the handshake; whether it is complete."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -109,7 +121,7 @@ class TlsStream(SocketStream):
             return False
         except ssl.SSLError as error:
             self._flush()  # the alert informs the peer of the reason
-            self._lose(TlsError(f"the TLS handshake failed: {_reason(error)}"))
+            self._lose(_failure("the TLS handshake failed", error))
             return False
         self._secured = True
         self._flush()
@@ -149,7 +161,7 @@ class TlsStream(SocketStream):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._lose(TlsError(f"what the client sent is no TLS: {_reason(error)}"))
+            self._lose(_failure(f"what the {self._peer} sent is no TLS", error))
             return 0
         return filled
 
@@ -164,7 +176,7 @@ class TlsStream(SocketStream):
                 while view:
                     view = view[self._tls.write(view) :]
         except ssl.SSLError as error:
-            self._lose(TlsError(f"what is sent cannot be encrypted: {_reason(error)}"))
+            self._lose(_failure("what is sent cannot be encrypted", error))
             return
         except OSError as error:
             self._lose(error)
@@ -224,6 +236,12 @@ class TlsStream(SocketStream):
     def _lose(self, error: OSError | None) -> None:
         self._encrypted = memoryview(b"")
         super()._lose(error)
+
+
+def _failure(event: str, error: ssl.SSLError) -> TlsError:
+    failure = TlsError(f"{event}: {_reason(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 def _reason(error: ssl.SSLError) -> str:
