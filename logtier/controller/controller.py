@@ -5,7 +5,7 @@ import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig, Endpoint
@@ -32,7 +32,7 @@ from headwater.logtier.controller.state import (
     unlimited,
 )
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.change_list import ChangeList
+from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.earlier_topics import convert_topic
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
@@ -43,7 +43,6 @@ from headwater.logtier.metadata.store import (
     Check,
     Create,
     Delete,
-    MetadataStore,
     NodeExistsError,
     NoNodeError,
     Operation,
@@ -64,10 +63,6 @@ COMMANDS_QUEUED_MAX: Final = 1000
 """Maximum number of waiting commands; further ones are rejected, and clients retry."""
 
 
-class ControllerStore(MetadataStore, ChangeList, Protocol):
-    """A metadata store with a list of its changes."""
-
-
 class Controller:
     """The broker that changes metadata. It only writes: the follower builds the image from what is written.
 
@@ -81,7 +76,7 @@ class Controller:
         config: BrokerConfig,
         clock: Clock,
         prng: random.Random,
-        store: ControllerStore,
+        store: OrderedMetadataStore,
         follower: MetadataFollower,
     ) -> None:
         self._config = config

@@ -4,7 +4,7 @@ import logging
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.group.coordinator import GroupCoordinator
@@ -20,6 +20,7 @@ from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.metrics import ApiMetrics, BrokerMetrics
 from headwater.logtier.runtime.read_ahead import ReadAhead
+from headwater.logtier.runtime.worker_threads import ClientWork
 from headwater.logtier.security.audit_log import log_denial, log_more_denials, shown
 from headwater.logtier.security.authorizer import Authorizer
 from headwater.logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 #: Maximum number of logged denials per request: a request may list thousands of topics.
 DENIALS_LOGGED_MAX = 20
+#: Each thread may hold a few times DECOMPRESSED_BYTES_MAX for malicious batches: the number limits the memory of all
+#: clients.
+RECORD_THREADS_MAX: Final = 2
 
 
 @dataclass(slots=True)
@@ -58,6 +62,8 @@ class Services:
     #: Not active until a client has a quota.
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
+    #: Slow work on the records of produce requests.
+    record_work: ClientWork = field(default_factory=lambda: ClientWork("records", RECORD_THREADS_MAX))
 
 
 class Connection(Reader, Protocol):

@@ -7,7 +7,7 @@ that a broker that follows the list reads nothing else.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from headwater.logtier.metadata.store import Operation, StoredNode
+from headwater.logtier.metadata.store import MetadataStore, Operation
 
 
 class MetadataChange(NamedTuple):
@@ -17,12 +17,12 @@ class MetadataChange(NamedTuple):
     nodes: Sequence[tuple[str, bytes | None]]
 
 
-class ChangeList(Protocol):
-    """A metadata store whose changes can be followed."""
+class OrderedMetadataStore(MetadataStore, Protocol):
+    """A metadata store with a list of its changes."""
 
     @property
     def end_offset(self) -> int:
-        """The number of the next change."""
+        """The number of the next change: numbers grow by one with each durable change and are never reused."""
         ...
 
     async def append(self, operations: Sequence[Operation]) -> int:
@@ -31,12 +31,4 @@ class ChangeList(Protocol):
 
     def follow(self, callback: Callable[[MetadataChange], None]) -> None:
         """Call `callback` with every later change, in order."""
-        ...
-
-    async def get_many(self, paths: Sequence[str]) -> list[StoredNode | None]:
-        """Return the nodes of all paths, None where there is none."""
-        ...
-
-    async def children(self, path: str) -> list[str]:
-        """Return the names of a node's children, sorted: NoNodeError."""
         ...

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.change_list import ChangeList, MetadataChange
+from headwater.logtier.metadata.change_list import MetadataChange, OrderedMetadataStore
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage
 
 log = logging.getLogger(__name__)
@@ -38,10 +38,10 @@ class MetadataFollower:
     """
 
     def __init__(
-        self, changes: ChangeList, cache: MetadataCache, on_failure: Callable[[str], None] | None = None
+        self, store: OrderedMetadataStore, cache: MetadataCache, on_failure: Callable[[str], None] | None = None
     ) -> None:
         """`on_failure` is called when a change cannot be read: the broker must stop."""
-        self._changes = changes
+        self._store = store
         self.cache = cache
         self._on_failure = on_failure
         self._waiting: deque[MetadataChange] = deque()
@@ -67,10 +67,10 @@ class MetadataFollower:
         Raises:
             CorruptNodeError: A node has data that this version cannot read.
         """
-        self._changes.follow(self._arrive)
-        self._applied = self._changes.end_offset
+        self._store.follow(self._arrive)
+        self._applied = self._store.end_offset
         found = await self._paths()
-        nodes = await self._changes.get_many(found)
+        nodes = await self._store.get_many(found)
         image = MetadataImage().apply(
             [(path, None if node is None else node.data) for path, node in zip(found, nodes, strict=True)]
         )
@@ -100,10 +100,10 @@ class MetadataFollower:
     async def _paths(self) -> list[str]:
         found = list(_NODES)
         for parent in _PARENTS:
-            found += [f"{parent}/{name}" for name in await self._changes.children(parent)]
-        for topic in await self._changes.children(paths.TOPICS):
+            found += [f"{parent}/{name}" for name in await self._store.children(parent)]
+        for topic in await self._store.children(paths.TOPICS):
             path = paths.topic_path(topic)
-            found += [f"{path}/{chunk}" for chunk in await self._changes.children(path)]
+            found += [f"{path}/{chunk}" for chunk in await self._store.children(path)]
         return found
 
     def _arrive(self, change: MetadataChange) -> None:

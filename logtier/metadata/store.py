@@ -241,15 +241,6 @@ class MetadataStore(Protocol):
         ...
 
 
-class CountedMetadataStore(MetadataStore, Protocol):
-    """A store that numbers its durable changes itself: a local one."""
-
-    @property
-    def end_offset(self) -> int:
-        """The offset of the next durable change: offsets grow by one per change and are never reused."""
-        ...
-
-
 def multi_bytes(operations: Iterable[Operation]) -> int:
     """Return an upper bound of the encoded size of a `multi`, to be compared with MULTI_BYTES_MAX.
 

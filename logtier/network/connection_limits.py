@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 UNLIMITED: Final = 2**31 - 1
 
@@ -53,7 +53,13 @@ def _rate(per_second_max: int, before: _Rate | None) -> _Rate | None:
     return before if before is not None and before.per_second == per_second_max else _Rate(per_second_max)
 
 
-def _welcome(host: str, now_ms: int) -> int:  # noqa: ARG001 (a host without quota)
+HostWait: TypeAlias = Callable[[str, int], int]
+"""Called with the host of each new connection and the monotonic time in ms; returns the delay, in ms, before closing a
+connection that exceeds its host's rate quota, 0 to admit it."""
+
+
+def admit_every_host(host: str, now_ms: int) -> int:  # noqa: ARG001 (no host has a quota)
+    """Return the delay of a broker without quotas of connections."""
     return 0
 
 
@@ -63,11 +69,9 @@ class ConnectionLimits:
     Invariant: an admitted connection counts until it is released.
     """
 
-    def __init__(self, rules: ConnectionRules) -> None:
+    def __init__(self, rules: ConnectionRules, host_wait_ms: HostWait = admit_every_host) -> None:
         self._rules = rules
-        #: Called with the host of each new connection and the time; returns the delay, in ms, before closing a
-        #: connection that exceeds its host's rate quota, 0 to admit it.
-        self.host_wait_ms: Callable[[str, int], int] = _welcome
+        self.host_wait_ms = host_wait_ms
         self._total = 0
         self._by_host: dict[str, int] = {}
         self._by_listener: dict[str, int] = {}

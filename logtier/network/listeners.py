@@ -7,7 +7,7 @@ from typing import Any
 
 from headwater.logtier.config import BrokerConfig, Endpoint
 from headwater.logtier.config.security import is_loopback, parse_ip_overrides
-from headwater.logtier.network.connection_limits import UNLIMITED, ConnectionRules
+from headwater.logtier.network.connection_limits import UNLIMITED, ConnectionRules, HostWait, admit_every_host
 from headwater.logtier.network.server import Dispatch, Server, ServerLimits, shared_limits
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.network import Network
@@ -32,7 +32,18 @@ class Listeners:
         clock: Clock,
         dispatch: Dispatch,
         users: ScramUsers,
+        *,
+        host_wait_ms: HostWait = admit_every_host,
+        cannot_read: Callable[[Any, OSError], None] = lambda _owner, _error: None,
     ) -> None:
+        """Create closed listeners.
+
+        Args:
+            host_wait_ms: The quota of new connections by host.
+            cannot_read: Called for parts of responses that the disk failed to read: (owner of the slice, disk error).
+        """
+        self._host_wait_ms = host_wait_ms
+        self._cannot_read = cannot_read
         self._config = config
         self._network = network
         self._clock = clock
@@ -84,13 +95,14 @@ class Listeners:
             backlog=config.socket_listen_backlog_size,
         )
         self._by_host = _limits_by_address(self._overrides)
-        shared = shared_limits(limits, _rules(config, self._by_host))
+        shared = shared_limits(limits, _rules(config, self._by_host), self._host_wait_ms)
         self._limits = shared.connections
         told = {listener.name: listener for listener in config.advertised_endpoints}
         advertised = []
         for endpoint in config.bind_endpoints:
             guard = ListenerGuard(config.listener_config(endpoint), self._clock, self._users)
             server = Server(self._network, self._clock, self._dispatch, limits, guard.security, shared)
+            server.on_unreadable = lambda error: self._cannot_read(error.owner, error.cause)
             try:
                 _, port = server.bind(endpoint.host, endpoint.port)
             except OSError as error:
@@ -115,15 +127,6 @@ class Listeners:
             if self._altered is config:
                 self._overrides, self._by_host = overrides, by_host
                 self._limits.change(_rules(config, by_host))
-
-    def limit_hosts(self, host_wait_ms: Callable[[str, int], int]) -> None:
-        """Set the function that returns the delay before closing a new connection of a host, in ms; 0 admits it."""
-        self._limits.host_wait_ms = host_wait_ms
-
-    def report_unreadable(self, cannot_read: Callable[[Any, OSError], None]) -> None:
-        """Set the callback for parts of responses that the disk failed to read: (owner of the slice, disk error)."""
-        for server in self._servers:
-            server.on_unreadable = lambda error: cannot_read(error.owner, error.cause)
 
     def serve(self) -> None:
         """Accept connections."""

@@ -15,7 +15,7 @@ from headwater.logtier.network.connection import (
     SMALLEST_FRAME_BYTES,
     RequestFramer,
 )
-from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules
+from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules, HostWait, admit_every_host
 from headwater.logtier.network.request_memory import BEFORE_LOGIN_BYTES_MAX, Holder, RequestMemory
 from headwater.logtier.protocol.errors import ProtocolViolationError
 from headwater.logtier.runtime.clock import Clock
@@ -205,10 +205,12 @@ class Server:
         self._schedule_idle_check()
 
 
-def shared_limits(limits: ServerLimits, rules: ConnectionRules | None = None) -> SharedLimits:
+def shared_limits(
+    limits: ServerLimits, rules: ConnectionRules | None = None, host_wait_ms: HostWait = admit_every_host
+) -> SharedLimits:
     """Create the limits shared by the listeners of one broker."""
     rules = rules or ConnectionRules(limits.connections_max, limits.connections_per_host_max)
-    return SharedLimits(RequestMemory(limits.queued_bytes_max), ConnectionLimits(rules))
+    return SharedLimits(RequestMemory(limits.queued_bytes_max), ConnectionLimits(rules, host_wait_ms))
 
 
 class ClientConnection:

@@ -9,11 +9,11 @@ import binascii
 import hashlib
 import hmac
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from headwater.logtier.runtime.random_bytes import RandomBytes, system_random_bytes
 from headwater.logtier.security.sasl import AUTHORIZATION_ID_MESSAGE, AuthenticationError, InvalidTokenError, SaslStep
 
 ITERATIONS_MIN: Final = 4096
@@ -48,7 +48,7 @@ class ScramCredential:
         mechanism: str, password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS_MIN
     ) -> "ScramCredential":
         """Derive the credential of a password."""
-        salt = secrets.token_bytes(24) if salt is None else salt
+        salt = system_random_bytes(24) if salt is None else salt
         salted = hashlib.pbkdf2_hmac(_HASHES[mechanism], password.encode(), salt, iterations)
         return ScramCredential.from_salted_password(mechanism, salted, salt, iterations)
 
@@ -81,7 +81,7 @@ UNKNOWN_USERS_KEY_BYTES: Final = 32
 
 
 def made_up_credential(
-    mechanism: str, user: str, key: bytes, shapes: Sequence[CredentialShape] = ()
+    mechanism: str, user: str, key: bytes, shapes: Sequence[CredentialShape], random_bytes: RandomBytes
 ) -> ScramCredential:
     """Return the credential shown for an unknown user: constant per mechanism and name; no proof matches it.
 
@@ -91,13 +91,14 @@ def made_up_credential(
     Args:
         key: A secret that outlives the broker; it reveals which users are unknown.
         shapes: The shapes of the existing credentials.
+        random_bytes: Makes the key that no proof matches.
     """
     seed = hmac.digest(key, f"{mechanism}\0{user}".encode(), "sha256")
     drawn, (salt_bytes, iterations) = max(
         (hmac.digest(seed, b"%d %d" % shape, "sha256"), shape) for shape in shapes or (_USUAL_SHAPE,)
     )
     salt = hashlib.shake_256(drawn).digest(salt_bytes)
-    return ScramCredential(salt, secrets.token_bytes(hashlib.new(_HASHES[mechanism]).digest_size), b"", iterations)
+    return ScramCredential(salt, random_bytes(hashlib.new(_HASHES[mechanism]).digest_size), b"", iterations)
 
 
 class ScramUsers:
@@ -106,11 +107,16 @@ class ScramUsers:
     Args:
         users: Returns credentials by user and mechanism: the same object until a credential changes.
         unknown_users_key: Returns the cluster's secret from which the salts of unknown users are derived.
+        random_bytes: Source of nonces.
     """
 
     def __init__(
-        self, users: Callable[[], Mapping[str, Mapping[str, ScramCredential]]], unknown_users_key: Callable[[], bytes]
+        self,
+        users: Callable[[], Mapping[str, Mapping[str, ScramCredential]]],
+        unknown_users_key: Callable[[], bytes],
+        random_bytes: RandomBytes = system_random_bytes,
     ) -> None:
+        self._random_bytes = random_bytes
         self._users = users
         self._unknown_users_key = unknown_users_key
         self._known: Mapping[str, Mapping[str, ScramCredential]] | None = None
@@ -122,7 +128,13 @@ class ScramUsers:
 
     def made_up(self, mechanism: str, user: str) -> ScramCredential:
         """Return the credential shown for an unknown user."""
-        return made_up_credential(mechanism, user, self._unknown_users_key(), self.shapes(mechanism))
+        return made_up_credential(
+            mechanism, user, self._unknown_users_key(), self.shapes(mechanism), self._random_bytes
+        )
+
+    def nonce(self) -> str:
+        """Return the server's part of an exchange's nonce."""
+        return base64.urlsafe_b64encode(self._random_bytes(_NONCE_BYTES)).decode().rstrip("=")
 
     def shapes(self, mechanism: str) -> Sequence[CredentialShape]:
         """Return the shapes of a mechanism's credentials."""
@@ -196,7 +208,7 @@ class ScramServer:
         made_up = self._users.made_up(self._mechanism, self._user)
         self._credential = credential or made_up
         self._gs2_header = text[: header.end()].encode()
-        self._nonce = first[2] + secrets.token_urlsafe(_NONCE_BYTES)
+        self._nonce = first[2] + self._users.nonce()
         salt = base64.b64encode(self._credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         self._auth_message = f"{text[header.end() :]},{answer},".encode()

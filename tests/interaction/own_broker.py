@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 
 from headwater.logtier.broker import Broker
 from headwater.logtier.config import BrokerConfig
-from headwater.logtier.runtime.clock import Clock
-from headwater.logtier.runtime.disk import Disk
+from headwater.logtier.machine import Machine
+from headwater.logtier.runtime.clock import Clock, SystemClock
+from headwater.logtier.runtime.disk import Disk, RealDisk
 
 
 def run_broker(
@@ -19,7 +20,8 @@ def run_broker(
 
     async def main() -> None:
         config = BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **properties})
-        broker = Broker(config, clock=clock, prng=random.Random(1), disk=disk)
+        machine = Machine(clock=clock or SystemClock(), prng=random.Random(1), disk=disk or RealDisk())
+        broker = Broker(config, machine)
         await broker.start()
         try:
             await asyncio.to_thread(use, broker.bootstrap_address)

@@ -4,10 +4,9 @@ Batches for topics with a codec are recompressed, and records for compacted topi
 for quick batches; batches prepared here are only written.
 """
 
-import asyncio
 from collections.abc import Awaitable, Hashable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.handlers.context import RequestContext
@@ -16,19 +15,11 @@ from headwater.logtier.log.appending.recompression import PRODUCER, is_quick, re
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Buffer
-from headwater.logtier.runtime.completed import outlasted
-from headwater.logtier.runtime.fair_turns import FairTurns
+from headwater.logtier.runtime.worker_threads import ClientWork
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
 Refusals: TypeAlias = Mapping[TopicPartition, KafkaError]
 """Partitions with invalid records, with the error."""
-
-#: Each thread may hold a few times DECOMPRESSED_BYTES_MAX for malicious batches: the number limits the memory of all
-#: clients.
-_THREADS_MAX: Final = 2
-_threads: Final = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="records")
-#: A turn is one batch: a single client has all threads, and a client waits for at most one batch of each other client.
-_turns: Final = FairTurns(_THREADS_MAX, _THREADS_MAX)
 
 
 def compress_ahead(request: Any, context: RequestContext) -> Awaitable[Refusals] | None:
@@ -57,7 +48,7 @@ def compress_ahead(request: Any, context: RequestContext) -> Awaitable[Refusals]
                 continue  # rejected by the append
             if _takes_long(data.records, config):
                 work.append((data, topic_partition, bytes(data.records), config))
-    return _prepare_all(work, context.share_owner) if work else None
+    return _prepare_all(work, context.services.record_work, context.share_owner) if work else None
 
 
 def _name(topic_id: Any, context: RequestContext) -> str:
@@ -71,13 +62,12 @@ def _takes_long(records: Buffer, config: TopicConfig) -> bool:
     return "compact" in config.cleanup_policy and not record_frames.is_quick(records)
 
 
-async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]], owner: Hashable) -> Refusals:
+async def _prepare_all(
+    work: list[tuple[Any, TopicPartition, bytes, TopicConfig]], threads: ClientWork, owner: Hashable
+) -> Refusals:
     refused: dict[TopicPartition, KafkaError] = {}
-    loop = asyncio.get_running_loop()
     for data, topic_partition, records, config in work:
-        async with _turns.of(owner):
-            # A client that goes away does not end the thread: the turn is held until the thread is free.
-            prepared = await outlasted(loop.run_in_executor(_threads, _prepared, records, config))
+        prepared = await threads.run(owner, partial(_prepared, records, config))
         if isinstance(prepared, KafkaError):
             refused[topic_partition] = prepared
         else:

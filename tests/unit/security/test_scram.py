@@ -37,9 +37,7 @@ def client_final(
 
 
 def test_the_exchange_of_rfc_7677_is_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "headwater.logtier.security.scram.secrets.token_urlsafe", lambda _: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
-    )
+    monkeypatch.setattr(ScramUsers, "nonce", lambda _: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     credential = ScramCredential.from_password(MECHANISM, "pencil", salt=salt)
     server = ScramServer(MECHANISM, ScramUsers(lambda: {"user": {MECHANISM: credential}}, bytes))

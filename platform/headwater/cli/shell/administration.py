@@ -131,9 +131,9 @@ def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache]
     import os
     import random
 
-    from headwater.logtier.broker import METADATA_DIRECTORY
     from headwater.logtier.config import BrokerConfig
     from headwater.logtier.controller.controller import Controller
+    from headwater.logtier.machine import METADATA_DIRECTORY
     from headwater.logtier.metadata.follower import MetadataFollower
     from headwater.logtier.metadata.image import MetadataCache
     from headwater.logtier.metadata.local import LocalMetadataStore

@@ -1,0 +1,54 @@
+"""The machine of a broker: everything outside the broker's own memory, as interfaces."""
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.log.cleaning.cleaner_process import CleanerProcess, Worker
+from headwater.logtier.metadata.change_list import OrderedMetadataStore
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.runtime.clock import Clock, SystemClock
+from headwater.logtier.runtime.cold_sender import Sender
+from headwater.logtier.runtime.disk import Disk, RealDisk
+from headwater.logtier.runtime.network import Network, SocketNetwork
+from headwater.logtier.runtime.random_bytes import RandomBytes, system_random_bytes
+from headwater.logtier.runtime.read_ahead import ReadAhead
+
+#: Folder of the embedded metadata store in the first of `log.dirs`; its name is not that of a partition.
+METADATA_DIRECTORY: Final = "__cluster_metadata"
+
+OpenStore: TypeAlias = Callable[[BrokerConfig, Disk, Callable[[str], None]], OrderedMetadataStore]
+"""Creates the metadata store of a broker; the last argument is called when the store has failed, with the reason."""
+
+
+def local_store(config: BrokerConfig, disk: Disk, on_failure: Callable[[str], None]) -> OrderedMetadataStore:
+    """Create the store of a single-node cluster, in the first of `log.dirs`."""
+    return LocalMetadataStore(os.path.join(config.log_dirs[0], METADATA_DIRECTORY), disk, on_failure=on_failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The interfaces through which a broker reaches time, chance, files, other processes and its peers.
+
+    Invariant: for the same event loop and the same machine, a broker does the same. The event loop is an interface,
+    too: timers, and work for threads (`asyncio.to_thread`, `run_in_executor`), which a simulated loop runs itself.
+
+    Attributes:
+        random_bytes: Source of secrets; `prng` serves everything that may be guessed.
+        network: Creates the network; its argument sends cold file slices from another process.
+        read_ahead: Creates the probe of the page cache.
+        cleaner_worker: Creates the worker of one cleaning; by default a process.
+        metadata_store: Creates the metadata store.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    prng: random.Random = field(default_factory=random.Random)
+    random_bytes: RandomBytes = system_random_bytes
+    disk: Disk = field(default_factory=RealDisk)
+    network: Callable[[Sender], Network] = SocketNetwork
+    read_ahead: Callable[[], ReadAhead] = ReadAhead
+    cleaner_worker: Callable[[], Worker] = CleanerProcess
+    metadata_store: OpenStore = local_store
