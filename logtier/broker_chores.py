@@ -37,7 +37,7 @@ async def begin_chores(config: BrokerConfig, parts: BrokerParts, clock: Clock, c
     """Begin the periodic work, and apply the configs altered before the start."""
     services, log_manager = parts.services, parts.log_manager
     for chore in (
-        _maintain(log_manager, clock, _maintenance_interval_ms(config) / 1000),
+        _maintain(log_manager, parts.replica_manager, clock, _maintenance_interval_ms(config) / 1000),
         _make_missing_logs(parts.replica_manager, (services.groups, services.transactions)),
         _flush_much_data(log_manager),
         measure_loop_lag(services.metrics),
@@ -94,12 +94,12 @@ async def _make_missing_logs(
         pause_s = MISSING_LOGS_INTERVAL_S_MIN if are_all_there else min(2 * pause_s, MISSING_LOGS_INTERVAL_S_MAX)
 
 
-async def _maintain(log_manager: LogManager, clock: Clock, interval_s: float) -> None:
+async def _maintain(log_manager: LogManager, replica_manager: ReplicaManager, clock: Clock, interval_s: float) -> None:
     """Maintain the logs between requests; a failure is logged, and the next round follows."""
     while True:
         await asyncio.sleep(interval_s)
         try:
-            log_manager.maintain(clock.now_ms())
+            log_manager.maintain(clock.now_ms(), replica_manager.high_watermark)
         except OSError as error:
             logger.error("log maintenance failed: %s", error)
         except Exception:

@@ -410,10 +410,10 @@ class Log(LogReader):
 
     # -- deleting
 
-    def delete_old_segments(self, now_ms: int, *, high_watermark: int | None = None) -> int:
+    def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
         """Delete segments by retention time and size and before the log start offset; return their number.
 
-        An expired active segment is rolled first.
+        No record at or above the high watermark is deleted. An expired active segment is rolled first.
         """
         count = segments_to_delete(
             segment_ages(self._segments, self.log_end_offset),
@@ -421,7 +421,7 @@ class Log(LogReader):
             config=self._config,
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
-            high_watermark=self.log_end_offset if high_watermark is None else high_watermark,
+            high_watermark=high_watermark,
         )
         if count == 0 or self.leases.are_out_for(SegmentUse.CLEANING):
             return 0
@@ -452,15 +452,16 @@ class Log(LogReader):
         """Remove the files of deleted segments whose delay has passed."""
         self._deleted.remove_due(now_ms)
 
-    def delete_records_before(self, offset: int) -> int:
+    def delete_records_before(self, offset: int, high_watermark: int) -> int:
         """Raise the log start offset (DeleteRecords) and return it; whole segments go with the next retention check.
 
-        Raises KafkaError (offset_out_of_range) for an offset above the log end offset.
+        Raises KafkaError (offset_out_of_range) for an offset above the high watermark.
         """
-        if offset > self.log_end_offset:
+        assert high_watermark <= self.log_end_offset, f"{self.topic_partition}: watermark {high_watermark} past its end"
+        if offset > high_watermark:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
-                f"{self.topic_partition}: offset {offset} is after the log's end, {self.log_end_offset}",
+                f"{self.topic_partition}: offset {offset} is above the high watermark, {high_watermark}",
             )
         self._move_start_to(max(offset, self.log_start_offset))
         return self.log_start_offset

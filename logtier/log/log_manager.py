@@ -33,6 +33,9 @@ __all__ = ["LogDirError", "LogManager"]
 
 _logger = logging.getLogger(__name__)
 
+HighWatermark = Callable[[TopicPartition], int]
+"""Returns the high watermark of a partition; 0 for a partition that has no replica here."""
+
 # Interval of the removal of expired producers (Kafka's producer.id.expiration.check.interval.ms).
 _PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
 
@@ -95,15 +98,17 @@ class LogManager:
         self._removals = FolderRemovals(disk, clock, prng)
         self.flusher = LogFlusher(disk, self.placed, self.directories)
         self._folder_work = FolderWork(disk, post)
-        self._log_chores: Chores[Callable[[Log, int], object]] = Chores(
-            Chore(lambda log, _: log.durability.poll()),
-            Chore(lambda log, now_ms: log.maybe_roll(now_ms)),
+        self._log_chores: Chores[Callable[[Log, int, HighWatermark], object]] = Chores(
+            Chore(lambda log, _, __: log.durability.poll()),
+            Chore(lambda log, now_ms, _: log.maybe_roll(now_ms)),
             Chore(
-                lambda log, now_ms: log.delete_old_segments(now_ms),
+                lambda log, now_ms, high_watermark: log.delete_old_segments(
+                    now_ms, high_watermark(log.topic_partition)
+                ),
                 lambda: self.config.log_retention_check_interval_ms,
             ),
-            Chore(lambda log, now_ms: log.remove_deleted_files(now_ms)),
-            Chore(lambda log, now_ms: log.durability.request_if_due(now_ms, log.config.flush_ms)),
+            Chore(lambda log, now_ms, _: log.remove_deleted_files(now_ms)),
+            Chore(lambda log, now_ms, _: log.durability.request_if_due(now_ms, log.config.flush_ms)),
             Chore(self._forget_silent_producers, lambda: _PRODUCER_CHECK_INTERVAL_MS),
         )
         self._chores: Chores[Callable[[int], None]] = Chores(
@@ -392,10 +397,10 @@ class LogManager:
         """Apply changed dynamic configs of the broker."""
         self.config = config
 
-    def maintain(self, now_ms: int) -> None:
+    def maintain(self, now_ms: int, high_watermark: HighWatermark) -> None:
         """Roll by time, apply retention, remove deleted files, expire producers, flush and write checkpoints.
 
-        Each task runs at its own interval, however often this is called. A failure of one task of a log is logged; the
+        Retention deletes only records below a partition's `high_watermark`. Each task runs at its own interval, however often this is called. A failure of one task of a log is logged; the
         remaining tasks and logs are still processed: on a full disk retention frees space.
         """
         of_logs = list(self._log_chores.due(now_ms))
@@ -404,7 +409,7 @@ class LogManager:
                 if self.logs.get(topic_partition) is not log:
                     break  # its folder has just gone offline
                 try:
-                    do(log, now_ms)
+                    do(log, now_ms, high_watermark)
                 except (OSError, ValueError, KafkaError) as error:
                     _logger.error("%s: maintenance failed: %s", topic_partition, error)
                     if isinstance(error, OSError):
@@ -412,7 +417,7 @@ class LogManager:
         for chore in self._chores.due(now_ms):
             chore(now_ms)
 
-    def _forget_silent_producers(self, log: Log, now_ms: int) -> None:
+    def _forget_silent_producers(self, log: Log, now_ms: int, _: HighWatermark) -> None:
         log.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
 
     def _directory_failed(self, directory: LogDirectory) -> None:

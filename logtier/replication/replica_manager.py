@@ -221,6 +221,11 @@ class ReplicaManager:
         """
         return self.partition(topic_partition).log
 
+    def high_watermark(self, topic_partition: TopicPartition) -> int:
+        """Return the high watermark of a partition; 0 without a usable replica, so that nothing of it is deleted."""
+        partition = self._partitions.get(topic_partition)
+        return 0 if partition is None else partition.high_watermark
+
     def leader_partitions(self, topic: str) -> list[int]:
         """Return the sorted indexes of a topic's partitions that this broker leads."""
         return sorted(
@@ -375,7 +380,7 @@ class ReplicaManager:
                 ErrorCode.offset_out_of_range,
                 f"{topic_partition}: offset {offset} is not within 0..{partition.high_watermark}, the high watermark",
             )
-        begins = log.delete_records_before(offset)
+        begins = log.delete_records_before(offset, partition.high_watermark)
         self._complete_delayed(topic_partition)
         return begins
 

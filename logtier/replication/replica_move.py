@@ -284,7 +284,8 @@ class ReplicaMove:
             raise MoveInterruptedError
         future.flush()
         if future.log_start_offset < source.log_start_offset <= future.log_end_offset:
-            future.delete_records_before(source.log_start_offset)
+            # The start of the old log is at most the high watermark, below which the copy has every record.
+            future.delete_records_before(source.log_start_offset, source.log_start_offset)
         # Producers without remaining batches are known only to the old log.
         future.take_producers(source.producers)
         future.prepare_close()

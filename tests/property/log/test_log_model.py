@@ -170,8 +170,8 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def delete_records(self, data: st.DataObject) -> None:
         self.start_offset = data.draw(st.integers(self.log.log_start_offset, self.end_offset))
-        self.log.delete_records_before(self.start_offset)
-        self.log.delete_old_segments(0)
+        self.log.delete_records_before(self.start_offset, self.log.log_end_offset)
+        self.log.delete_old_segments(0, self.log.log_end_offset)
         self.log.remove_deleted_files(NOW_MS)
 
     @rule()

@@ -151,7 +151,7 @@ class World:
 
     def maintain(self) -> None:
         self.clock.ms += 61_000
-        self.logs.maintain(self.clock.ms)
+        self.logs.maintain(self.clock.ms, lambda key: self.logs.logs[key].log_end_offset)
 
     def flush_all(self) -> None:
         """As when much has come: here each last segment is written down, however little it grew."""

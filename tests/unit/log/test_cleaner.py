@@ -65,6 +65,8 @@ class World:
         self.ms = 10_000
         self.disk = RealDisk()
         self.logs: dict[TopicPartition, Log] = {}
+        #: Where followers lag behind; elsewhere the watermark is the log's end.
+        self.high_watermarks: dict[TopicPartition, int] = {}
         self.change: Callable[[CleanerJob], CleanerJob] = lambda job: job
         self.cleaner = self.new_cleaner()
         self.sequence = 0
@@ -75,7 +77,7 @@ class World:
             self.disk,
             self,
             self.logs,
-            lambda tp: self.logs[tp].last_stable_offset(self.logs[tp].log_end_offset),
+            lambda tp: self.logs[tp].last_stable_offset(self.high_watermarks.get(tp, self.logs[tp].log_end_offset)),
             new_worker=lambda: InProcess(self.disk, self.change),
         )
 
@@ -166,6 +168,22 @@ def test_the_last_record_of_each_key_stays_at_its_offset(world: World) -> None:
     first, _ = world.batches()[0]
     assert (first.base_offset, first.last_offset, first.record_count) == (0, 3, 2)
     assert not world.clean(), "nothing is dirty any more"
+
+
+def test_records_above_the_high_watermark_are_not_compacted(world: World) -> None:
+    """A follower that truncates to the watermark must find there what it had: the older record of a key as well."""
+    for _ in range(3):
+        world.write(record(b"a"))
+        world.roll()
+    world.high_watermarks[TP] = 1
+    world.clean()
+    assert [each.offset for _, records in world.batches() for each in records] == [0, 1, 2]
+    world.high_watermarks[TP] = 2
+    assert world.clean()
+    assert [each.offset for _, records in world.batches() for each in records] == [1, 2]
+    del world.high_watermarks[TP]
+    assert world.clean()
+    assert [each.offset for _, records in world.batches() for each in records] == [2]
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
@@ -512,8 +530,8 @@ def test_retention_waits_while_a_log_is_cleaned(world: World) -> None:
     world.write(record(b"a"))
     world.roll()
     with log.leases.take(SegmentUse.CLEANING):
-        assert log.delete_old_segments(world.ms + 100) == 0
-    assert log.delete_old_segments(world.ms + 100) == 1
+        assert log.delete_old_segments(world.ms + 100, log.log_end_offset) == 0
+    assert log.delete_old_segments(world.ms + 100, log.log_end_offset) == 1
     assert log.log_start_offset == 1
 
 

@@ -184,7 +184,7 @@ def test_rolling_syncs_nothing_on_this_thread(
     world = World(tmp_path / "flights-0", TopicConfig(segment_bytes=1_000, retention_ms=1))
     for _ in range(100):
         world.log.append_as_leader(make_batch(1), leader_epoch=0, now_ms=NOW_MS)
-    world.log.delete_old_segments(NOW_MS + 1_000_000)
+    world.log.delete_old_segments(NOW_MS + 1_000_000, world.log.log_end_offset)
     assert world.log.segment_count < 3
 
 

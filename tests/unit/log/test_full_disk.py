@@ -160,7 +160,7 @@ def test_retention_makes_room_on_a_full_disk(world: World, make_batch: MakeBatch
     world.disk.room = 5_000
     end = world.fill(make_batch(1))
     world.log.configure(TopicConfig(segment_bytes=1_000, retention_ms=1))
-    world.log.delete_old_segments(NOW_MS + 1_000_000)
+    world.log.delete_old_segments(NOW_MS + 1_000_000, world.log.log_end_offset)
     assert world.log.log_start_offset >= end - 10
     world.disk.room = 5_000
     assert world.append(make_batch(1)) == end

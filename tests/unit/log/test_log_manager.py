@@ -54,6 +54,11 @@ def make(tmp_path: Path, clock: ManualClock) -> Iterator[Make]:
             directory.release()
 
 
+def ends(manager: LogManager) -> Callable[[TopicPartition], int]:
+    """The high watermark where each partition has one replica: the log's end."""
+    return lambda key: manager.logs[key].log_end_offset
+
+
 def crash(manager: LogManager) -> None:
     """Let the locks go as a killed process does; nothing is written."""
     for directory in manager.directories:
@@ -90,8 +95,8 @@ def test_the_start_offset_survives_a_restart(make: Make, make_batch: MakeBatch) 
     manager = make()
     log = manager.create(TP, TOPIC_ID, TopicConfig())
     log.append_as_leader(make_batch(9), leader_epoch=0, now_ms=1_000_000)
-    log.delete_records_before(4)
-    manager.maintain(2_000_000)
+    log.delete_records_before(4, 9)
+    manager.maintain(2_000_000, ends(manager))
     crash(manager)
     assert make().logs[TP].log_start_offset == 4
 
@@ -137,9 +142,9 @@ def test_a_deleted_log_goes_at_once_and_its_files_later(
     assert folder.name.endswith("-delete")
     fresh = manager.create(TP, uuid.UUID(int=100), TopicConfig())
     assert fresh.log_end_offset == 0
-    manager.maintain(clock.ms + 499)
+    manager.maintain(clock.ms + 499, ends(manager))
     assert folder.exists()
-    manager.maintain(clock.ms + 500)
+    manager.maintain(clock.ms + 500, ends(manager))
     assert not folder.exists()
     assert len(part.file.pread(part.size, part.position)) == part.size
 
@@ -176,15 +181,35 @@ def test_maintenance_rolls_deletes_and_forgets(make: Make, make_batch: MakeBatch
     log = manager.create(TP, TOPIC_ID, TopicConfig(segment_ms=100, retention_ms=5_000))
     batch = make_batch(1, timestamp_ms=clock.ms, producer_id=1, producer_epoch=0, base_sequence=0)
     log.append_as_leader(batch, leader_epoch=0, now_ms=clock.ms)
-    manager.maintain(clock.ms + 101)
+    manager.maintain(clock.ms + 101, ends(manager))
     assert log.segment_count == 2
-    manager.maintain(clock.ms + 999)
+    manager.maintain(clock.ms + 999, ends(manager))
     assert (log.segment_count, log.log_start_offset) == (2, 0)
-    manager.maintain(clock.ms + 5_001)
+    manager.maintain(clock.ms + 5_001, ends(manager))
     assert (log.segment_count, log.log_start_offset) == (1, 1)
     assert len(log.producers) == 1
-    manager.maintain(clock.ms + 600_000)
+    manager.maintain(clock.ms + 600_000, ends(manager))
     assert len(log.producers) == 0
+
+
+def test_retention_keeps_the_records_that_no_follower_has(
+    make: Make, make_batch: MakeBatch, clock: ManualClock
+) -> None:
+    manager = make(**{"log.retention.check.interval.ms": 1})
+    log = manager.create(TP, TOPIC_ID, TopicConfig(retention_ms=1))
+    for _ in range(3):
+        log.append_as_leader(make_batch(4, timestamp_ms=clock.ms), leader_epoch=0, now_ms=clock.ms)
+        log.roll(clock.ms)
+    asked: list[TopicPartition] = []
+
+    def high_watermark(key: TopicPartition) -> int:
+        asked.append(key)
+        return 9
+
+    manager.maintain(clock.ms + 1_000, high_watermark)
+    assert (asked, log.log_start_offset, log.log_end_offset) == ([TP], 8, 12)
+    manager.maintain(clock.ms + 2_000, ends(manager))
+    assert log.log_start_offset == 12
 
 
 def test_one_failing_log_does_not_keep_the_others_from_maintenance(
@@ -199,7 +224,7 @@ def test_one_failing_log_does_not_keep_the_others_from_maintenance(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(logs[0], "maybe_roll", fail)
-    manager.maintain(2_000_000)
+    manager.maintain(2_000_000, ends(manager))
     assert "t-0: maintenance failed" in caplog.text
     assert logs[1].log_start_offset == 1
     assert logs[0].log_start_offset == 1, "what cannot be rolled can be deleted, and makes room"

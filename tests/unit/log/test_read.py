@@ -67,7 +67,7 @@ def test_the_first_batch_comes_whole_even_if_it_is_above_the_limit(folder: LogFo
 
 def test_offsets_outside_of_the_log_are_out_of_range(folder: LogFolder, make_batch: MakeBatch) -> None:
     folder.append(make_batch(10))
-    folder.log.delete_records_before(4)
+    folder.log.delete_records_before(4, folder.log.log_end_offset)
     for offset in (-1, 0, 3, 11):
         with pytest.raises(KafkaError) as caught:
             read(folder, offset)
@@ -92,7 +92,7 @@ def test_a_slice_of_a_deleted_segment_stays_readable(small_segments: LogFolder, 
     part = read(small_segments, 0)
     before = part.file.pread(part.size, part.position)
     small_segments.configure(retention_ms=1, file_delete_delay_ms=0)
-    assert small_segments.log.delete_old_segments(2_000_000) > 0
+    assert small_segments.log.delete_old_segments(2_000_000, small_segments.log.log_end_offset) > 0
     small_segments.log.remove_deleted_files(2_000_000)
     assert small_segments.names(".deleted") == []
     assert part.file.fileno() >= 0
@@ -145,7 +145,7 @@ def test_timestamps_out_of_order_are_found_in_offset_order(folder: LogFolder, ma
 
 def test_a_timestamp_look_up_begins_at_the_logs_start(folder: LogFolder, make_batch: MakeBatch) -> None:
     folder.append(make_batch(10, timestamp_ms=100))
-    folder.log.delete_records_before(4)
+    folder.log.delete_records_before(4, folder.log.log_end_offset)
     assert folder.log.offset_for_timestamp(0) == (104, 4, 0)
 
 

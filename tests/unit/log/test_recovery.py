@@ -244,7 +244,7 @@ def test_truncation_inside_of_a_batch_drops_the_whole_batch(folder: LogFolder, m
 
 def test_truncation_never_ends_the_log_before_its_start(folder: LogFolder, make_batch: MakeBatch) -> None:
     folder.append(make_batch(5))
-    folder.log.delete_records_before(3)
+    folder.log.delete_records_before(3, folder.log.log_end_offset)
     folder.log.truncate_to(4)
     assert (folder.log.log_start_offset, folder.log.log_end_offset) == (3, 3)
     assert folder.append(make_batch(1)).first_offset == 3

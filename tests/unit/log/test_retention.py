@@ -68,7 +68,7 @@ def test_expired_segments_leave_and_the_logs_start_follows(small_segments: LogFo
     bases = [int(name[:20]) for name in small_segments.names(".log")]
     small_segments.configure(retention_ms=1_000, file_delete_delay_ms=500)
     now_ms = 2_000 + bases[2]  # the newest record of the second segment is just too old
-    assert small_segments.log.delete_old_segments(now_ms) == 2
+    assert small_segments.log.delete_old_segments(now_ms, small_segments.log.log_end_offset) == 2
     assert small_segments.log.log_start_offset == bases[2]
     assert [offset for offset, _ in small_segments.read_all()] == list(range(bases[2], 40))
     assert len(small_segments.names(".log.deleted")) == 2
@@ -83,9 +83,9 @@ def test_expired_segments_leave_and_the_logs_start_follows(small_segments: LogFo
 def test_an_expired_active_segment_is_rolled_and_deleted(folder: LogFolder, make_batch: MakeBatch) -> None:
     folder.append(make_batch(7, timestamp_ms=1_000))
     folder.configure(retention_ms=10)
-    assert folder.log.delete_old_segments(1_000_000) == 1
+    assert folder.log.delete_old_segments(1_000_000, folder.log.log_end_offset) == 1
     assert (folder.log.log_start_offset, folder.log.log_end_offset) == (7, 7)
-    assert folder.log.delete_old_segments(9_000_000) == 0
+    assert folder.log.delete_old_segments(9_000_000, folder.log.log_end_offset) == 0
     assert folder.reopen().log_end_offset == 7
     assert folder.append(make_batch(1)).first_offset == 7
     assert folder.crash().log_end_offset == 8
@@ -96,27 +96,43 @@ def test_records_without_timestamps_expire_by_the_time_of_the_last_write(
 ) -> None:
     folder.configure(retention_ms=100)
     folder.append(make_batch(1, timestamp_ms=-1), now_ms=5_000)
-    assert folder.log.delete_old_segments(5_100) == 0
-    assert folder.log.delete_old_segments(5_101) == 1
+    assert folder.log.delete_old_segments(5_100, folder.log.log_end_offset) == 0
+    assert folder.log.delete_old_segments(5_101, folder.log.log_end_offset) == 1
 
 
 def test_delete_records_moves_the_start_and_then_the_files_go(small_segments: LogFolder, make_batch: MakeBatch) -> None:
     for _ in range(40):
         small_segments.append(make_batch(1))
-    assert small_segments.log.delete_records_before(25) == 25
-    assert small_segments.log.delete_records_before(20) == 25
+    assert small_segments.log.delete_records_before(25, 40) == 25
+    assert small_segments.log.delete_records_before(20, 40) == 25
     assert [offset for offset, _ in small_segments.read_all()] == list(range(25, 40))
-    assert small_segments.log.delete_old_segments(1_000_000) > 0
+    assert small_segments.log.delete_old_segments(1_000_000, small_segments.log.log_end_offset) > 0
     assert small_segments.log.log_start_offset == 25
     with pytest.raises(KafkaError) as caught:
-        small_segments.log.delete_records_before(41)
+        small_segments.log.delete_records_before(41, 40)
     assert caught.value.code == ErrorCode.offset_out_of_range
+
+
+def test_records_above_the_high_watermark_stay_however_old_and_however_many(
+    small_segments: LogFolder, make_batch: MakeBatch
+) -> None:
+    for _ in range(40):
+        small_segments.append(make_batch(1, timestamp_ms=1_000))
+    bases = [int(name[:20]) for name in small_segments.names(".log")]
+    small_segments.configure(retention_ms=1, retention_bytes=1)
+    assert small_segments.log.delete_old_segments(1_000_000, bases[1] - 1) == 0
+    assert small_segments.log.delete_old_segments(1_000_000, bases[2]) == 2
+    assert small_segments.log.log_start_offset == bases[2]
+    with pytest.raises(KafkaError) as caught:
+        small_segments.log.delete_records_before(bases[2] + 2, bases[2] + 1)
+    assert caught.value.code == ErrorCode.offset_out_of_range
+    assert small_segments.log.log_start_offset == bases[2]
 
 
 def test_an_idempotent_producer_survives_the_retention_of_its_records(folder: LogFolder, make_batch: MakeBatch) -> None:
     folder.append(make_batch(1, producer_id=1, producer_epoch=0, base_sequence=0, timestamp_ms=1_000))
     folder.configure(retention_ms=10)
-    folder.log.delete_old_segments(1_000_000)
+    folder.log.delete_old_segments(1_000_000, folder.log.log_end_offset)
     folder.configure(retention_ms=-1)
     folder.reopen()
     assert folder.append(make_batch(1, producer_id=1, producer_epoch=0, base_sequence=1)).first_offset == 1

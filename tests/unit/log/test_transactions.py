@@ -264,8 +264,8 @@ def test_deleted_segments_take_their_transaction_index_along(transactions: Trans
         transactions.end(1, commit=False)
     log = transactions.folder.log
     log.roll(NOW_MS)
-    log.delete_records_before(30)
-    log.delete_old_segments(NOW_MS)
+    log.delete_records_before(30, log.log_end_offset)
+    log.delete_old_segments(NOW_MS, log.log_end_offset)
     log.remove_deleted_files(NOW_MS + 10**9)
     kept = {name.removesuffix(".log") for name in transactions.folder.names(".log")}
     assert {name.removesuffix(".txnindex") for name in transactions.folder.names(".txnindex")} <= kept
@@ -275,7 +275,7 @@ def test_deleted_segments_take_their_transaction_index_along(transactions: Trans
 def test_the_last_stable_offset_is_never_before_the_logs_start(transactions: Transactions) -> None:
     transactions.write(1, 0)
     transactions.write(1, 1)
-    transactions.folder.log.delete_records_before(1)
+    transactions.folder.log.delete_records_before(1, transactions.folder.log.log_end_offset)
     assert transactions.stable == 1
 
 

@@ -301,8 +301,8 @@ def test_a_segment_that_goes_while_it_is_read_is_no_failure(node: Node, ahead: R
 
         def run_late(task: Any) -> Any:
             ahead.run = real_run  # type: ignore[method-assign]
-            log.delete_records_before(begins)
-            log.delete_old_segments(1_000)
+            log.delete_records_before(begins, log.log_end_offset)
+            log.delete_old_segments(1_000, log.log_end_offset)
             log.remove_deleted_files(1 << 60)
             return real_run(task)
 

@@ -426,7 +426,7 @@ def test_a_log_that_the_metadata_do_not_know_is_set_aside_and_kept(
     known = {TopicPartition("flights", 0), TopicPartition("flights", 1)}
     assert set(again.logs.logs) == known
     assert [record.message for record in caplog.records if "belongs to no topic" in record.message]
-    again.logs.maintain(SystemClock().now_ms() + 10**12)
+    again.logs.maintain(SystemClock().now_ms() + 10**12, again.replicas.high_watermark)
     again.logs.close()
     third = start(again, only=folders[:1])
     assert set(third.logs.logs) == known

@@ -93,8 +93,8 @@ def test_a_producers_sequence_goes_on_after_a_move_though_its_batches_are_gone(t
             node.append(sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
         log = node.replicas.log(P0)
         log.roll(1_000)
-        log.delete_records_before(30)
-        log.delete_old_segments(1_000)
+        log.delete_records_before(30, log.log_end_offset)
+        log.delete_old_segments(1_000, log.log_end_offset)
         node.replicas.log_dirs.alter(P0, node.other_folder)
         await node.moved()
         assert node.values() == []
@@ -233,8 +233,8 @@ def test_retention_during_a_move_is_followed(tmp_path: Path) -> None:
         node.replicas.log_dirs.alter(P0, target)
         await asyncio.sleep(0)
         log = node.replicas.log(P0)
-        log.delete_records_before(150)
-        log.delete_old_segments(1_000)
+        log.delete_records_before(150, log.log_end_offset)
+        log.delete_old_segments(1_000, log.log_end_offset)
         await node.moved()
         assert node.folder == target
         assert node.replicas.log(P0).log_start_offset == 150
