@@ -145,6 +145,7 @@ def _open_replicas(
         config.node_id, metadata.topic_config, log_manager, machine.clock, call_later, read_ahead
     )
     replica_manager.start(metadata.image)
+    closing.callback(replica_manager.partition_replication.stop)
     _limit_moves(replica_manager.log_dirs, metadata)
     replica_manager.log_dirs.resume()
     closing.push_async_callback(replica_manager.log_dirs.stop)

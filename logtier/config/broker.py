@@ -296,6 +296,12 @@ class BrokerConfig(TransactionConfig):
         one_of("CreateTime", "LogAppendTime"),
         dynamic=True,
     )
+    replica_high_watermark_checkpoint_interval_ms: int = config(
+        ConfigType.INT,
+        5000,
+        "Interval between checkpoints of the high watermarks of partitions with several replicas.",
+        at_least(1),
+    )
     replica_alter_log_dirs_io_max_bytes_per_second: int = config(
         ConfigType.LONG,
         LONG_MAX,

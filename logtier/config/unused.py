@@ -37,7 +37,7 @@ UNUSED: Final[Mapping[str, str]] = {
         _EVEN: """alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds""",
         _CLUSTER: """auto.leader.rebalance.enable controlled.shutdown.enable leader.imbalance.check.interval.seconds
             log.dir.failure.timeout.ms replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
-            replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms
+            replica.fetch.response.max.bytes replica.fetch.wait.max.ms
             replica.lag.time.max.ms replica.selector.class replica.socket.receive.buffer.bytes
             replica.socket.timeout.ms replication.quota.window.num replication.quota.window.size.seconds
             request.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms

@@ -400,8 +400,9 @@ class LogManager:
     def maintain(self, now_ms: int, high_watermark: HighWatermark) -> None:
         """Roll by time, apply retention, remove deleted files, expire producers, flush and write checkpoints.
 
-        Retention deletes only records below a partition's `high_watermark`. Each task runs at its own interval, however often this is called. A failure of one task of a log is logged; the
-        remaining tasks and logs are still processed: on a full disk retention frees space.
+        Retention deletes only records below a partition's `high_watermark`. Each task runs at its own interval, however
+        often this is called. A failure of one task of a log is logged; the remaining tasks and logs are still
+        processed: on a full disk retention frees space.
         """
         of_logs = list(self._log_chores.due(now_ms))
         for topic_partition, log in list(self.logs.items()):

@@ -115,10 +115,11 @@ class DelayedFetch:
             or wanted.offset < partition.log.log_start_offset
         ):
             return True
-        if wanted.is_read_committed:
-            before, bound = found.last_stable_offset, partition.last_stable_offset
+        bound = wanted.bound(partition)
+        if wanted.is_of_replica:
+            before = wanted.offset  # nothing is readable: it has reached the log end
         else:
-            before, bound = found.high_watermark, partition.high_watermark
+            before = found.last_stable_offset if wanted.is_read_committed else found.high_watermark
         # A last stable offset may rise and still not exceed the offset, after an earlier transaction ended.
         return bound < before or (bound != before and bound > wanted.offset)
 
@@ -159,7 +160,10 @@ class _Readable:
         self._partition = partition
         self._log = log = partition.log
         self._leader_epoch = partition.leader_epoch
-        self.bound = found.last_stable_offset if wanted.is_read_committed else found.high_watermark
+        if wanted.is_of_replica:
+            self.bound = log.log_end_offset
+        else:
+            self.bound = found.last_stable_offset if wanted.is_read_committed else found.high_watermark
         self._position = log.grown_bytes if self.bound == log.log_end_offset else None
         self.size = 0
 
@@ -175,7 +179,7 @@ class _Readable:
             or wanted.offset < log.log_start_offset
         ):
             return False
-        bound = partition.last_stable_offset if wanted.is_read_committed else partition.high_watermark
+        bound = wanted.bound(partition)
         if bound == self.bound:
             return True
         if bound < self.bound:  # the log was truncated

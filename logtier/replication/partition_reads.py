@@ -1,7 +1,7 @@
 """Reads the partitions of a fetch within its limits and its isolation level."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from headwater.logtier.protocol.fetch_response import FetchedPartition
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import CorruptRecordsError
 from headwater.logtier.replication.cold_reads import ColdRead
+from headwater.logtier.replication.local_replicas import LocalReplicas
 from headwater.logtier.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class FetchPartition(NamedTuple):
         leader_epoch: The leader epoch known to the client, -1 if unknown (KIP-320).
         error_code: An error found before reading, such as an unknown topic id.
         is_read_committed: Whether records end at the last stable offset and aborted transactions are included.
+        is_of_replica: Whether a follower reads, to the log end; consumers read to the high watermark.
     """
 
     topic_partition: TopicPartition
@@ -35,6 +37,13 @@ class FetchPartition(NamedTuple):
     leader_epoch: int = -1
     error_code: ErrorCode = ErrorCode.none
     is_read_committed: bool = False
+    is_of_replica: bool = False
+
+    def bound(self, partition: Partition[Log]) -> int:
+        """Return the end of the records that this reader may see."""
+        if self.is_read_committed:
+            return partition.last_stable_offset
+        return partition.log.log_end_offset if self.is_of_replica else partition.high_watermark
 
 
 Fetched = list[FetchedPartition]
@@ -43,14 +52,9 @@ Fetched = list[FetchedPartition]
 class PartitionReads:
     """Reads partitions for fetches, without clock or waiting; an error concerns its partition alone."""
 
-    def __init__(
-        self,
-        partitions: Mapping[TopicPartition, Partition[Log]],
-        is_unusable: Callable[[TopicPartition], bool],
-    ) -> None:
-        """`is_unusable` returns whether a replica that is not among the partitions has an unusable log."""
-        self._partitions = partitions
-        self._is_unusable = is_unusable
+    def __init__(self, replicas: LocalReplicas) -> None:
+        self._replicas = replicas
+        self._partitions = replicas.online
 
     def partition(self, topic_partition: TopicPartition) -> Partition[Log] | None:
         """Return the local partition, None if there is none with a usable log."""
@@ -82,16 +86,16 @@ class PartitionReads:
             return FetchedPartition(index, wanted.error_code)
         partition = self._partitions.get(wanted.topic_partition)
         if partition is None:
-            is_unusable = self._is_unusable(wanted.topic_partition)
-            return FetchedPartition(
-                index, ErrorCode.kafka_storage_error if is_unusable else ErrorCode.unknown_topic_or_partition
-            )
+            return FetchedPartition(index, self._replicas.refusal(wanted.topic_partition).code)
         log = partition.log
         try:
             partition.check_leader(wanted.leader_epoch)
             high_watermark = partition.high_watermark
             last_stable_offset = partition.last_stable_offset
-            bound = last_stable_offset if wanted.is_read_committed else high_watermark
+            if wanted.is_read_committed:
+                bound = last_stable_offset
+            else:
+                bound = log.log_end_offset if wanted.is_of_replica else high_watermark
             aborted: list[AbortedTransaction] | None = [] if wanted.is_read_committed else None
             if wanted.offset == bound or (bytes_max <= 0 and not min_one_batch):
                 records = None

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.appending.recompression import PRODUCER
-from headwater.logtier.log.durability import FlushRound
 from headwater.logtier.log.folders.folder_work import NewLog
 from headwater.logtier.log.log import AppendInfo, Log, LogSlice
 from headwater.logtier.log.log_manager import LogManager
@@ -17,13 +16,16 @@ from headwater.logtier.metadata.image import MetadataDelta, MetadataImage, Topic
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.fetch_response import RecordSlice
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.acknowledgements import Results
 from headwater.logtier.replication.cold_reads import ColdRead, warm
 from headwater.logtier.replication.delayed_fetch import DelayedFetch, is_satisfied
-from headwater.logtier.replication.flush_wait import wait_flushed
+from headwater.logtier.replication.local_replicas import LocalReplicas, ReplicaState
 from headwater.logtier.replication.log_dirs import LogDirs
 from headwater.logtier.replication.partition import Partition
+from headwater.logtier.replication.partition_instructions import ProposeIsr
 from headwater.logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
-from headwater.logtier.replication.purgatory import CallLater, Purgatory
+from headwater.logtier.replication.partition_replication import PartitionReplication, no_followers
+from headwater.logtier.replication.purgatory import CallLater
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.read_ahead import ReadAhead
 
@@ -48,20 +50,25 @@ class ReplicaManager:
         clock: Clock,
         call_later: CallLater,
         read_ahead: ReadAhead | None = None,
+        propose_isr: Callable[[ProposeIsr], None] = no_followers,
     ) -> None:
-        """Without `read_ahead`, look-ups of fetches may wait for the device."""
+        """Create the manager; `start` takes over the logs.
+
+        Args:
+            read_ahead: Without it, look-ups of fetches may wait for the device.
+            propose_isr: Asks the controller for another ISR; the answer goes to `partition_replication`.
+        """
         self._broker_id = broker_id
         self._read_ahead = read_ahead
         self._topic_config = topic_config
         self._log_manager = log_manager
         self._clock = clock
-        self._partitions: dict[TopicPartition, Partition[Log]] = {}
-        #: Replicas whose log could not be created; `make_missing_logs` retries them.
-        self._missing: dict[TopicPartition, TopicImage] = {}
-        #: Replicas whose log is in an offline folder, until the next start or their deletion.
-        self._offline: set[TopicPartition] = set()
-        self._reads = PartitionReads(self._partitions, lambda key: key in self._missing or key in self._offline)
-        self._delayed_fetches = Purgatory(call_later)
+        self._replicas = LocalReplicas()
+        self._online = self._replicas.online
+        self._reads = PartitionReads(self._replicas)
+        #: Leaders and followers: events from outside, and what partitions decide.
+        self.partition_replication = PartitionReplication(self._replicas, log_manager, clock, call_later, propose_isr)
+        self._delayed_fetches = self.partition_replication.delayed_fetches
         # Only one task creates logs outside the event loop at a time.
         self._making = asyncio.Lock()
         #: Topics with a codec (`compression.type` other than producer).
@@ -78,6 +85,7 @@ class ReplicaManager:
         Other logs are set aside with their files (as Kafka's stray logs): they come from unfinished deletions, or from
         topics created after the backup from which the metadata was restored.
         """
+        self.partition_replication.start(image)
         known = {topic.name: topic for topic in image.topics.values()}
         for topic_partition, log in list(self._log_manager.logs.items()):
             topic = known.get(topic_partition.topic)
@@ -94,7 +102,8 @@ class ReplicaManager:
                 )
         if not all(directory.is_online for directory in self._log_manager.directories):
             # A missing log may be in an offline folder: an empty log must not replace it.
-            self._offline = {key for key in _replicas_of(self._broker_id, image) if key not in self._log_manager.logs}
+            logs = self._log_manager.logs
+            self._replicas.set_offline(key for key in _replicas_of(self._broker_id, image) if key not in logs)
         for topic in known.values():
             try:
                 self._apply_topic(topic)
@@ -109,6 +118,7 @@ class ReplicaManager:
         Raises:
             OSError: A log cannot be created.
         """
+        self.partition_replication.follow_brokers(delta)
         for topic in delta.deleted:
             self.recompressing_topics.discard(topic.name)
             self.compacted_topics.discard(topic.name)
@@ -131,7 +141,7 @@ class ReplicaManager:
             config = self._topic_config(topic)
             for index, state in enumerate(topic.partitions):
                 key = TopicPartition(topic.name, index)
-                if self._broker_id in state.replicas and key not in self._partitions and key not in self._offline:
+                if self._broker_id in state.replicas and self._replicas.state(key) in (None, ReplicaState.MISSING):
                     wanted.append(NewLog(key, topic.topic_id, config))
         if wanted:
             async with self._making:
@@ -140,18 +150,19 @@ class ReplicaManager:
     @property
     def has_missing(self) -> bool:
         """Whether a log could not be created yet."""
-        return bool(self._missing)
+        return bool(self._replicas.missing)
 
     async def make_missing_logs(self) -> bool:
         """Retry the creation of missing logs, for example after a full disk; return whether all exist."""
-        if not self._missing:
+        missing = self._replicas.missing
+        if not missing:
             return True
         async with self._making:
             await self._log_manager.make(
-                [NewLog(key, topic.topic_id, self._topic_config(topic)) for key, topic in self._missing.items()]
+                [NewLog(key, topic.topic_id, self._topic_config(topic)) for key, topic in missing.items()]
             )
             # Only topics that still have missing logs: a topic may have been deleted meanwhile.
-            for topic in {topic.name: topic for topic in self._missing.values()}.values():
+            for topic in {topic.name: topic for topic in missing.values()}.values():
                 try:
                     self._apply_topic(topic)
                 except OSError as error:
@@ -159,20 +170,21 @@ class ReplicaManager:
                 else:
                     logger.info("topic %s has all its logs now", topic.name)
             self._log_manager.discard_made()
-        return not self._missing
+        return not missing
 
     @property
     def has_offline(self) -> bool:
         """Whether the log of any partition is in an offline folder."""
-        return bool(self._offline)
+        return self._replicas.offline_count > 0
 
     def offline_replicas(self, topic: str, partition: int) -> tuple[int, ...]:
         """Return the brokers whose log of a partition is in an offline folder: this broker, or none."""
-        return (self._broker_id,) if self._offline and TopicPartition(topic, partition) in self._offline else ()
+        is_offline = self.has_offline and self.is_offline(TopicPartition(topic, partition))
+        return (self._broker_id,) if is_offline else ()
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether the log of a partition is in an offline folder."""
-        return topic_partition in self._offline
+        return self._replicas.state(topic_partition) is ReplicaState.OFFLINE
 
     def replace_log(self, topic_partition: TopicPartition, log: Log) -> None:
         """Replace the log of a partition by its copy on another disk."""
@@ -184,34 +196,21 @@ class ReplicaManager:
         Raises:
             KafkaError: unknown_topic_or_partition, kafka_storage_error.
         """
-        try:
-            return self._partitions[topic_partition]
-        except KeyError:
-            if topic_partition in self._offline:
-                raise KafkaError(
-                    ErrorCode.kafka_storage_error, f"the log of {topic_partition} is in a folder that is offline"
-                ) from None
-            if topic_partition in self._missing:
-                raise KafkaError(
-                    ErrorCode.kafka_storage_error, f"the log of {topic_partition} is not created yet"
-                ) from None
-            raise KafkaError(
-                ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic_partition}"
-            ) from None
+        return self._replicas.partition(topic_partition)
 
     def usable_partition(self, topic_partition: TopicPartition) -> Partition[Log] | None:
         """Return the local partition, None if there is none with a usable log."""
-        return self._partitions.get(topic_partition)
+        return self._online.get(topic_partition)
 
     @property
     def unusable_partitions(self) -> int:
         """Number of replicas without a usable log: in an offline folder, or not created because of a disk error."""
-        return len(self._missing) + len(self._offline)
+        return self._replicas.unusable_count
 
     @property
     def delayed_operations(self) -> int:
         """Number of requests that wait for a change of a partition."""
-        return len(self._delayed_fetches)
+        return len(self._delayed_fetches) + len(self.partition_replication.acknowledgements)
 
     def log(self, topic_partition: TopicPartition) -> Log:
         """Return the local log of a partition.
@@ -223,13 +222,13 @@ class ReplicaManager:
 
     def high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the high watermark of a partition; 0 without a usable replica, so that nothing of it is deleted."""
-        partition = self._partitions.get(topic_partition)
+        partition = self._online.get(topic_partition)
         return 0 if partition is None else partition.high_watermark
 
     def leader_partitions(self, topic: str) -> list[int]:
         """Return the sorted indexes of a topic's partitions that this broker leads."""
         return sorted(
-            key.partition for key, partition in self._partitions.items() if key.topic == topic and partition.is_leader
+            key.partition for key, partition in self._online.items() if key.topic == topic and partition.is_leader
         )
 
     def append(
@@ -252,20 +251,23 @@ class ReplicaManager:
         Raises:
             KafkaError: unknown_topic_or_partition, not_leader_or_follower, not_enough_replicas, and errors of the log.
         """
-        partition = self.partition(topic_partition)
-        partition.check_leader()
-        log = partition.log
+        partition = self._online.get(topic_partition)
+        if partition is None:
+            raise self._replicas.refusal(topic_partition)
+        if partition.leader_id != self._broker_id:
+            partition.check_leader()
         if acks == -1:
-            partition.check_enough_in_sync(log.config.min_insync_replicas)
-        info = log.append_as_leader(
+            partition.check_enough_in_sync()
+        info = partition.log.append_as_leader(
             records,
             leader_epoch=partition.leader_epoch,
             now_ms=self._clock.now_ms() if now_ms is None else now_ms,
             verification=verification,
             is_coordinator=is_coordinator,
         )
-        if partition.advance_high_watermark():
-            self._complete_delayed(topic_partition)
+        # Followers read to the log end, whether or not the high watermark moves.
+        if partition.appended() or partition.has_followers:
+            self._delayed_fetches.check(topic_partition)
         return info
 
     def begin_verification(
@@ -317,7 +319,7 @@ class ReplicaManager:
         partition = self.partition(topic_partition)
         partition.check_leader()
         log = partition.log
-        partition.check_enough_in_sync(log.config.min_insync_replicas)
+        partition.check_enough_in_sync()
         info = log.append_end_txn_marker(
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -327,42 +329,46 @@ class ReplicaManager:
             leader_epoch=partition.leader_epoch,
             now_ms=self._clock.now_ms(),
         )
-        has_advanced = partition.advance_high_watermark()
+        has_advanced = partition.appended()
         log.producers.settle(partition.high_watermark)
-        if has_advanced:
-            self._complete_delayed(topic_partition)
+        if has_advanced or partition.has_followers:
+            self._delayed_fetches.check(topic_partition)
         return info
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether any partition led here has replicas on other brokers, for which appends with acks=all wait."""
+        return self.partition_replication.has_followers
+
+    def acknowledgement(
+        self, appends: Sequence[tuple[TopicPartition, AppendInfo]], timeout_ms: int, *, acks: int
+    ) -> Coroutine[Any, Any, Results] | None:
+        """Return a coroutine that waits until appends just made can be acknowledged; None if they can be now.
+
+        It returns the error of each append, None without one: request_timed_out, not_leader_or_follower,
+        not_enough_replicas_after_append, kafka_storage_error.
+
+        Args:
+            acks: With -1 each append waits for the in-sync replicas, otherwise only for its sync (flush.messages).
+        """
+        return self.partition_replication.acknowledgements.of_appends(appends, timeout_ms, acks=acks)
 
     def replication(
         self, topic_partition: TopicPartition, info: AppendInfo, timeout_ms: int
     ) -> Coroutine[Any, Any, None] | None:
-        """Return a coroutine that waits until all in-sync replicas have an append with acks=all; None if they have it.
+        """Return a coroutine that waits until an append just made with acks=all is replicated; None if it is.
 
-        With one replica, only a sync of the device is awaited; the timeout is for future replication.
-
-        Raises:
-            KafkaError: request_timed_out; from the coroutine also the error of the sync.
+        The coroutine raises the errors of `acknowledgement`.
         """
-        if info.flush is not None:
-            return self._replicated(topic_partition, info, info.flush, timeout_ms)
-        self._check_replicated(topic_partition, info, timeout_ms)
-        return None
-
-    async def _replicated(
-        self, topic_partition: TopicPartition, info: AppendInfo, flush: FlushRound, timeout_ms: int
-    ) -> None:
-        if (error := await wait_flushed(flush)) is not None:
-            raise KafkaError(error.code, error.message)
-        self._check_replicated(topic_partition, info, timeout_ms)
-
-    def _check_replicated(self, topic_partition: TopicPartition, info: AppendInfo, timeout_ms: int) -> None:
-        if self.partition(topic_partition).high_watermark <= info.last_offset:
-            raise KafkaError(
-                ErrorCode.request_timed_out, f"{topic_partition} was not replicated within {timeout_ms} ms"
-            )
+        if info.flush is None:
+            partition = self._online.get(topic_partition)
+            if partition is not None and partition.high_watermark > info.last_offset:
+                return None
+        waiting = self.partition_replication.acknowledgements.of_appends([(topic_partition, info)], timeout_ms, acks=-1)
+        return None if waiting is None else _raising(waiting)
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Raise the log start offset to `offset`, -1 for the high watermark; return the log start offset.
+        """Raise the log start offset to `offset`, -1 for the high watermark; return it. See `deletion`.
 
         Raises:
             KafkaError: unknown_topic_or_partition, not_leader_or_follower, offset_out_of_range (above the high
@@ -380,9 +386,18 @@ class ReplicaManager:
                 ErrorCode.offset_out_of_range,
                 f"{topic_partition}: offset {offset} is not within 0..{partition.high_watermark}, the high watermark",
             )
-        begins = log.delete_records_before(offset, partition.high_watermark)
-        self._complete_delayed(topic_partition)
-        return begins
+        log.delete_records_before(offset, partition.high_watermark)
+        self._delayed_fetches.check(topic_partition)
+        return offset
+
+    def deletion(
+        self, topic_partition: TopicPartition, offset: int, timeout_ms: int
+    ) -> Coroutine[Any, Any, KafkaError | None] | None:
+        """Return a coroutine that waits until every live replica's log starts at `offset` or later; None if it does.
+
+        It returns the error, None without one: request_timed_out, not_leader_or_follower, kafka_storage_error.
+        """
+        return self.partition_replication.acknowledgements.of_deletion(topic_partition, offset, timeout_ms)
 
     def read(
         self, topic_partition: TopicPartition, offset: int, bytes_max: int, *, min_one_batch: bool = True
@@ -453,9 +468,7 @@ class ReplicaManager:
         logger.error("%s cannot be read at byte %d: %s", records.file.path, records.position, error)
         self._log_manager.observe(records.file.path, error)
 
-    def _complete_delayed(self, topic_partition: TopicPartition) -> None:
-        """Complete the requests that wait for a change or the removal of the partition."""
-        self._delayed_fetches.check(topic_partition)
+    # -- changes of the metadata
 
     def _apply_topic(self, topic: TopicImage) -> None:
         config = self._topic_config(topic)
@@ -468,51 +481,55 @@ class ReplicaManager:
         else:
             self.compacted_topics.discard(topic.name)
         first_error: OSError | None = None
+        now_ms = self._clock.monotonic_ms()
         for index, state in enumerate(topic.partitions):
             key = TopicPartition(topic.name, index)
             if self._broker_id not in state.replicas:
                 self._remove([key])
                 continue
-            partition = self._partitions.get(key)
-            if partition is None and key in self._offline:
+            partition = self._online.get(key)
+            if partition is None and self.is_offline(key):
                 continue
             if partition is None:
                 try:
                     log = self._log_manager.create(key, topic.topic_id, config)
                 except OSError as error:
-                    self._missing[key] = topic
+                    self._replicas.set_missing(key, topic)
                     first_error = first_error or error
                     continue
-                self._missing.pop(key, None)
-                partition = self._partitions[key] = Partition(key, self._broker_id, log)
+                partition = self.partition_replication.new_partition(key, self._broker_id, log)
+                self._replicas.set_online(key, partition)
             if partition.log.config is not config:
                 partition.log.configure(config)
-            if partition.update(state.leader, state.leader_epoch, state.replicas, state.isr):
-                self._complete_delayed(key)
+            self.partition_replication.lead(partition, state, now_ms)
         if first_error is not None:
             raise first_error
 
     def _remove(self, topic_partitions: Sequence[TopicPartition]) -> None:
         gone = []
         for topic_partition in topic_partitions:
-            self._missing.pop(topic_partition, None)
-            self._offline.discard(topic_partition)
             self.log_dirs.cancel(topic_partition)
-            if self._partitions.pop(topic_partition, None) is not None:
+            self.partition_replication.forget(topic_partition)
+            if self._replicas.remove(topic_partition):
                 gone.append(topic_partition)
         self._log_manager.delete(*gone)
         for topic_partition in gone:
             # Waiting requests complete with an error.
-            self._complete_delayed(topic_partition)
+            self.partition_replication.check_all(topic_partition)
 
     def _take_offline(self, gone: Sequence[TopicPartition]) -> None:
         """Handle a failed log folder: its partitions return KAFKA_STORAGE_ERROR, also to waiting fetches."""
+        self._replicas.set_offline(topic_partition for topic_partition in gone if topic_partition in self._online)
         for topic_partition in gone:
-            if self._partitions.pop(topic_partition, None) is not None:
-                self._offline.add(topic_partition)
-        for topic_partition in gone:
+            self.partition_replication.forget(topic_partition)
             # In a later turn, since a read of one of these partitions may have found the failure.
-            self._delayed_fetches.check_soon(topic_partition)
+            self.partition_replication.check_soon(topic_partition)
+
+
+async def _raising(waiting: Coroutine[Any, Any, Results]) -> None:
+    (error,) = await waiting
+    if error is not None:
+        raise KafkaError(error.code, error.message)
 
 
 def _replicas_of(broker_id: int, image: MetadataImage) -> Iterator[TopicPartition]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Protocol
 
-from headwater.logtier.log.durability import FlushRound
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.state_topic.log import MetadataSource, StateTopicLog, StateTopicReplicas
@@ -16,15 +15,11 @@ from headwater.logtier.transaction.transaction import Transaction
 
 
 class MarkerAppend(Protocol):
-    """Result of an append of a marker."""
+    """Result of an append of a marker; passed to `replication`."""
 
     @property
     def first_offset(self) -> int:
         """Offset of the marker."""
-
-    @property
-    def flush(self) -> FlushRound | None:
-        """The flush to wait for; None if the topic's configs require none."""
 
 
 class TransactionReplicas(StateTopicReplicas, Protocol):

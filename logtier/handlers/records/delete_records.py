@@ -1,12 +1,16 @@
 """DeleteRecords: raises the log start offset of partitions (KIP-107).
 
-Records below it are no longer readable; the next retention check deletes the files.
+Records below it are no longer readable; the next retention check deletes the files. The answer waits until the log of
+every live replica begins at the offset or later.
 """
 
-from typing import Any
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeAlias
 
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
+from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.operations import AclOperation, ResourceType
@@ -16,42 +20,80 @@ VERSIONS = (0, 2)
 
 _NO_LOW_WATERMARK = -1
 
+_Waiting: TypeAlias = Coroutine[Any, Any, KafkaError | None]
 
-def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
     """Process each partition separately; of a partition listed twice the last offset counts."""
     topics: dict[str, dict[int, int]] = {}
     for topic in request.topics:
         offsets = topics.setdefault(topic.name, {})
         for partition in topic.partitions:
             offsets[partition.partition_index] = partition.offset
+    timeout_ms = messages.milliseconds(request.timeout)
+    errors: dict[TopicPartition, KafkaError | None] = {}
+    waiting: list[tuple[TopicPartition, _Waiting]] = []
+    for name, offsets in topics.items():
+        for index, offset in offsets.items():
+            topic_partition = TopicPartition(name, index)
+            try:
+                _check(topic_partition, context)
+                wait = _delete(topic_partition, offset, timeout_ms, context)
+            except KafkaError as error:
+                errors[topic_partition] = error.without_traceback()
+            else:
+                errors[topic_partition] = None
+                if wait is not None:
+                    waiting.append((topic_partition, wait))
+    if waiting:
+        return _respond_later(topics, errors, waiting, context)
+    return _respond(topics, errors, context)
+
+
+async def _respond_later(
+    topics: dict[str, dict[int, int]],
+    errors: dict[TopicPartition, KafkaError | None],
+    waiting: Sequence[tuple[TopicPartition, _Waiting]],
+    context: RequestContext,
+) -> dict[str, Any]:
+    results = await asyncio.gather(*(wait for _, wait in waiting))
+    errors.update(zip((topic_partition for topic_partition, _ in waiting), results, strict=True))
+    return _respond(topics, errors, context)
+
+
+def _respond(
+    topics: dict[str, dict[int, int]], errors: dict[TopicPartition, KafkaError | None], context: RequestContext
+) -> dict[str, Any]:
     return {
         "topics": [
             {
                 "name": name,
-                "partitions": [_partition(TopicPartition(name, index), offsets[index], context) for index in offsets],
+                "partitions": [
+                    _partition(TopicPartition(name, index), errors[TopicPartition(name, index)], context)
+                    for index in offsets
+                ],
             }
             for name, offsets in topics.items()
         ]
     }
 
 
-def _partition(topic_partition: TopicPartition, offset: int, context: RequestContext) -> dict[str, Any]:
-    try:
-        low_watermark = _delete(topic_partition, offset, context)
-    except KafkaError as error:
-        return {
-            "partition_index": topic_partition.partition,
-            "low_watermark": _NO_LOW_WATERMARK,
-            "error_code": error.code,
-        }
+def _partition(topic_partition: TopicPartition, error: KafkaError | None, context: RequestContext) -> dict[str, Any]:
+    low_watermark = _NO_LOW_WATERMARK
+    if error is None:
+        try:
+            low_watermark = context.services.replica_manager.partition(topic_partition).low_watermark
+        except KafkaError as gone:  # during the wait for other partitions
+            error = gone
     return {
         "partition_index": topic_partition.partition,
         "low_watermark": low_watermark,
-        "error_code": ErrorCode.none,
+        "error_code": ErrorCode.none if error is None else error.code,
     }
 
 
-def _delete(topic_partition: TopicPartition, offset: int, context: RequestContext) -> int:
+def _check(topic_partition: TopicPartition, context: RequestContext) -> None:
+    """Check that the client may delete records of an existing partition."""
     name = topic_partition.topic
     if not context.is_authorized(AclOperation.delete, ResourceType.topic, name):
         raise KafkaError(ErrorCode.topic_authorization_failed)
@@ -61,7 +103,13 @@ def _delete(topic_partition: TopicPartition, offset: int, context: RequestContex
     if name in INTERNAL_TOPICS:
         # Coordinators read their topics from the beginning.
         raise KafkaError(ErrorCode.invalid_topic_exception)
+
+
+def _delete(topic_partition: TopicPartition, offset: int, timeout_ms: int, context: RequestContext) -> _Waiting | None:
+    """Raise the log start offset here; return the wait for the other replicas, None without one."""
+    manager = context.services.replica_manager
     try:
-        return context.services.replica_manager.delete_records(topic_partition, offset)
+        offset = manager.delete_records(topic_partition, offset)
     except OSError as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+    return manager.deletion(topic_partition, offset, timeout_ms)

@@ -179,6 +179,7 @@ def _wanted(request: Any, context: RequestContext) -> list[tuple[PartitionKey, F
     by_id = _is_by_id(context)
     image = context.services.metadata.image
     is_read_committed = _is_read_committed(request)
+    is_of_replica = _replica_id(request) >= 0
     wanted: list[tuple[PartitionKey, FetchPartition]] = []
     for topic in request.topics:
         error_code = ErrorCode.none
@@ -205,6 +206,7 @@ def _wanted(request: Any, context: RequestContext) -> list[tuple[PartitionKey, F
                         getattr(partition, "current_leader_epoch", -1),
                         error_code,
                         is_read_committed,
+                        is_of_replica,
                     ),
                 )
             )

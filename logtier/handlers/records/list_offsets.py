@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from enum import Enum, auto
 from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
@@ -30,6 +31,16 @@ _SPECIAL_FROM = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LA
 
 READ_COMMITTED = 1
 CONSUMER = -1
+_FIRST_VERSION_WITH_NOT_AVAILABLE = 5
+
+
+class _Reader(Enum):
+    """Who asks, which decides the end of a partition: log end, last stable offset or high watermark."""
+
+    REPLICA = auto()
+    READ_COMMITTED = auto()
+    READ_UNCOMMITTED = auto()
+
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +52,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     asked = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
-    is_read_committed = getattr(request, "isolation_level", 0) == READ_COMMITTED and request.replica_id == CONSUMER
+    reader = _reader(request)
     topics = []
     for topic in request.topics:
         allowed = context.is_authorized(AclOperation.describe, ResourceType.topic, topic.name)
@@ -52,23 +63,37 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             elif asked[topic.name, wanted.partition_index] > 1:
                 code = ErrorCode.invalid_request
             else:
-                partitions.append(await _partition(topic.name, wanted, is_read_committed, context))
+                partitions.append(await _partition(topic.name, wanted, reader, context))
                 continue
             partitions.append({"partition_index": wanted.partition_index, "error_code": code, **NOT_FOUND})
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
 
 
-async def _partition(topic: str, wanted: Any, is_read_committed: bool, context: RequestContext) -> dict[str, Any]:
+def _reader(request: Any) -> _Reader:
+    if request.replica_id >= 0:
+        return _Reader.REPLICA
+    is_read_committed = request.replica_id == CONSUMER and getattr(request, "isolation_level", 0) == READ_COMMITTED
+    return _Reader.READ_COMMITTED if is_read_committed else _Reader.READ_UNCOMMITTED
+
+
+def _known_code(code: ErrorCode, context: RequestContext) -> ErrorCode:
+    """Return the error code for the client's version: old clients retry only after LEADER_NOT_AVAILABLE (KIP-207)."""
+    if code == ErrorCode.offset_not_available and context.api_version < _FIRST_VERSION_WITH_NOT_AVAILABLE:
+        return ErrorCode.leader_not_available
+    return code
+
+
+async def _partition(topic: str, wanted: Any, reader: _Reader, context: RequestContext) -> dict[str, Any]:
     index = wanted.partition_index
     try:
         partition = context.services.replica_manager.partition(TopicPartition(topic, index))
         partition.check_leader(getattr(wanted, "current_leader_epoch", -1))
         if wanted.timestamp < 0 and context.api_version < _SPECIAL_FROM.get(wanted.timestamp, 2**15):
             raise KafkaError(ErrorCode.unsupported_version, f"unknown timestamp {wanted.timestamp}")
-        found = await _look_up(partition, wanted.timestamp, is_read_committed, context.services.read_ahead)
+        found = await _look_up(partition, wanted.timestamp, reader, context.services.read_ahead)
     except KafkaError as error:
-        return {"partition_index": index, "error_code": error.code, **NOT_FOUND}
+        return {"partition_index": index, "error_code": _known_code(error.code, context), **NOT_FOUND}
     except (OSError, CorruptRecordsError) as error:
         logger.error("%s-%d: timestamps cannot be looked up: %s", topic, index, error)
         damaged = isinstance(error, CorruptRecordsError)
@@ -80,10 +105,13 @@ async def _partition(topic: str, wanted: Any, is_read_committed: bool, context: 
 
 
 async def _look_up(
-    partition: Partition[Log], timestamp: int, is_read_committed: bool, read_ahead: ReadAhead | None
+    partition: Partition[Log], timestamp: int, reader: _Reader, read_ahead: ReadAhead | None
 ) -> dict[str, int]:
     log = partition.log
-    end_offset = partition.last_stable_offset if is_read_committed else partition.high_watermark
+    if reader is _Reader.REPLICA:
+        end_offset = log.log_end_offset
+    else:
+        end_offset = partition.last_stable_offset if reader is _Reader.READ_COMMITTED else partition.high_watermark
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         # The epoch of the first record; for an empty log the leader's epoch.
         epoch = log.leader_epochs.epoch_at(log.log_start_offset)
@@ -93,6 +121,8 @@ async def _look_up(
             "leader_epoch": partition.leader_epoch if epoch < 0 else epoch,
         }
     if timestamp == LATEST:
+        if reader is not _Reader.REPLICA:
+            partition.check_offsets_known()
         return {"timestamp": -1, "offset": end_offset, "leader_epoch": partition.leader_epoch}
     if timestamp == LATEST_TIERED:
         return NOT_FOUND
@@ -104,5 +134,8 @@ async def _look_up(
 
     found = await look_up(log, find, read_ahead)
     if found is None or found.offset >= end_offset:
+        if reader is not _Reader.REPLICA:
+            # A record may be there that the former leader had acknowledged.
+            partition.check_offsets_known()
         return NOT_FOUND
     return {"timestamp": found.timestamp_ms, "offset": found.offset, "leader_epoch": found.leader_epoch}

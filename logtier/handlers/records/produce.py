@@ -7,21 +7,21 @@ A transactional batch waits for the transaction coordinator if its partition doe
 `transaction_verification`); all others are appended at once.
 """
 
-from collections.abc import Awaitable, Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.records.compression_ahead import Refusals, compress_ahead
 from headwater.logtier.handlers.records.transaction_verification import Verdict, Verdicts, verify
 from headwater.logtier.log.appending.recompression import codec_of
-from headwater.logtier.log.durability import FlushRound
+from headwater.logtier.log.log import AppendInfo
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from headwater.logtier.protocol.produce_response import ProducedPartition, encode_produce_response
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import ATTRIBUTES, TRANSACTIONAL, Buffer
 from headwater.logtier.records.compression import ZSTD
-from headwater.logtier.replication.flush_wait import wait_flushed
+from headwater.logtier.replication.acknowledgements import Results
 from headwater.logtier.runtime.metrics import TopicTraffic
 from headwater.logtier.security.audit_log import shown
 from headwater.logtier.security.operations import AclOperation, ResourceType
@@ -46,8 +46,10 @@ TRANSACTION_DENIED = KafkaError(
 )
 INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 or -1 (all)")
 
-#: A sync to wait for, the topic, its partitions in the response, and the index of the waiting partition.
-Flushing: TypeAlias = tuple[FlushRound, str, list[ProducedPartition], int]
+#: An append that may have to wait: its partition, its log's answer, the partitions of its topic in the response, and
+#: the index among them.
+_Append: TypeAlias = tuple[TopicPartition, AppendInfo, list[ProducedPartition], int]
+_Topics: TypeAlias = list[tuple[str, Any, list[ProducedPartition]]]
 
 _NO_VERDICTS: Final[Mapping[TopicPartition, Verdict]] = {}
 #: The low byte of a batch's attributes.
@@ -57,59 +59,111 @@ _NONE: Final = ErrorCode.none
 _new: Final = tuple.__new__
 
 
+class _Verdicts(NamedTuple):
+    """What is known of the partitions before the append: an error of all of them, or verdicts of some."""
+
+    of_partitions: Mapping[TopicPartition, Verdict]
+    of_all: KafkaError | None = None
+
+
+class _Verifying(NamedTuple):
+    """The transaction coordinator's verdicts, to be awaited."""
+
+    answers: Awaitable[Verdicts]
+
+
+class _Produced(NamedTuple):
+    """The outcome of the appends of a request.
+
+    Attributes:
+        unacknowledged: The appends for which the response may have to wait.
+        first_error: The first error, which with acks=0 closes the connection.
+    """
+
+    topics: _Topics
+    unacknowledged: list[_Append]
+    first_error: KafkaError | None
+
+
+_NOT_TRANSACTIONAL: Final = _Verdicts(_NO_VERDICTS)
+
+
 def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[list[bytes] | None] | None:
-    """Append each partition's batch; with acks=0 an error closes the connection, since there is no response."""
+    """Append each partition's batch; with acks=0 an error closes the connection, since there is no response.
+
+    Most requests are answered at once. A request waits for slow work on its records, then for the transaction
+    coordinator, then for the device and the followers; `_handle_later` goes on with it at its first wait.
+    """
     # Before recompression, which hides the producer's codec.
     refused = _NO_VERDICTS if context.api_version >= FIRST_VERSION_WITH_ZSTD else _zstd_refusals(request)
     compressing = compress_ahead(request, context)
-    if compressing is None:
-        return _handle(request, context, refused)
-    return _handle_when_compressed(request, context, compressing, refused)
+    if compressing is not None:
+        return _handle_later(request, context, refused, compressing=compressing)
+    verdicts = _verdicts(request, context, refused)
+    if isinstance(verdicts, _Verifying):
+        return _handle_later(request, context, refused, verifying=verdicts)
+    produced = _append_all(request, context, verdicts)
+    acknowledgement = _acknowledgement(request, context, produced)
+    if acknowledgement is not None:
+        return _handle_later(request, context, refused, produced=produced, acknowledgement=acknowledgement)
+    return _respond(request, context, produced)
 
 
-async def _handle_when_compressed(
-    request: Any, context: RequestContext, compressing: Awaitable[Refusals], refused: Mapping[TopicPartition, Verdict]
+async def _handle_later(
+    request: Any,
+    context: RequestContext,
+    refused: Mapping[TopicPartition, Verdict],
+    *,
+    compressing: Awaitable[Refusals] | None = None,
+    verifying: _Verifying | None = None,
+    produced: _Produced | None = None,
+    acknowledgement: Awaitable[Results] | None = None,
 ) -> list[bytes] | None:
-    response = _handle(request, context, {**await compressing, **refused})
-    return await response if isinstance(response, Awaitable) else response
+    """Go on with a request from the step that it waits for."""
+    if produced is None:
+        if compressing is not None:
+            refused = {**await compressing, **refused}
+        verdicts = _verdicts(request, context, refused) if verifying is None else verifying
+        if isinstance(verdicts, _Verifying):
+            verdicts = _Verdicts({**await verdicts.answers, **refused})
+        produced = _append_all(request, context, verdicts)
+        acknowledgement = _acknowledgement(request, context, produced)
+    if acknowledgement is not None:
+        _refuse_unacknowledged(produced, await acknowledgement, context)
+    return _respond(request, context, produced)
 
 
-def _handle(
+def _verdicts(
     request: Any, context: RequestContext, refused: Mapping[TopicPartition, Verdict]
-) -> list[bytes] | Awaitable[list[bytes] | None] | None:
-    """Append the batches that are not `refused` and, of transactions, those that the coordinator confirms."""
-    if request.transactional_id is None or request.acks not in ACKS:
-        return _append(request, context, refused)
-    if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, request.transactional_id):
-        return _append(request, context, refused, TRANSACTION_DENIED)
+) -> _Verdicts | _Verifying:
+    """Return the verdicts of the batches: those `refused` already, and those of the transaction coordinator."""
+    transactional_id = request.transactional_id
+    if transactional_id is None or request.acks not in ACKS:
+        return _NOT_TRANSACTIONAL if refused is _NO_VERDICTS else _Verdicts(refused)
+    if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, transactional_id):
+        return _Verdicts(refused, TRANSACTION_DENIED)
     try:
-        verdicts = verify(request.transactional_id, _batches(request, context), context)
+        verdicts = verify(transactional_id, _batches(request, context), context)
     except KafkaError as error:
-        return _append(request, context, refused, error.without_traceback())
+        return _Verdicts(refused, error.without_traceback())
     if isinstance(verdicts, Awaitable):
-        return _append_when_verified(request, context, verdicts, refused)
-    return _append(request, context, {**verdicts, **refused})
+        return _Verifying(verdicts)
+    return _Verdicts({**verdicts, **refused})
 
 
-async def _append_when_verified(
-    request: Any, context: RequestContext, verdicts: Awaitable[Verdicts], refused: Mapping[TopicPartition, Verdict]
-) -> list[bytes] | None:
-    response = _append(request, context, {**await verdicts, **refused})
-    return await response if isinstance(response, Awaitable) else response
-
-
-def _append(
-    request: Any, context: RequestContext, verdicts: Mapping[TopicPartition, Verdict], refusal: KafkaError | None = None
-) -> list[bytes] | Awaitable[list[bytes]] | None:
-    """Append the batches that are not rejected: all by `refusal`, a partition by its verdict or by the log."""
+def _append_all(request: Any, context: RequestContext, verdicts: _Verdicts) -> _Produced:
+    """Append the batches that are not rejected, and count them."""
     services = context.services
-    append = services.replica_manager.append
+    manager = services.replica_manager
+    append = manager.append
     acks = request.acks
+    of_partitions, refusal = verdicts
     acks_error = None if acks in ACKS else INVALID_ACKS
     may_be_transactional = request.transactional_id is not None
+    waits_for_followers = acks == -1 and manager.has_followers
     now_ms = services.clock.now_ms()
-    topics = []
-    flushes: list[Flushing] = []
+    topics: _Topics = []
+    unacknowledged: list[_Append] = []
     first_error: KafkaError | None = None
     for topic_data in request.topic_data:
         name, topic_error = _topic(topic_data, context)
@@ -118,64 +172,73 @@ def _append(
         traffic: TopicTraffic | None = None
         for data in topic_data.partition_data:
             index = data.index
-            records = data.records
-            error = topic_error
-            if error is None:
-                if not records:
-                    error = NO_RECORDS
-                elif not may_be_transactional and len(records) > _FLAGS and records[_FLAGS] & TRANSACTIONAL:
-                    error = TRANSACTION_DENIED
-            if error is None:
-                topic_partition = _new(TopicPartition, (name, index))
-                verdict = verdicts.get(topic_partition) if verdicts else None
-                if isinstance(verdict, KafkaError):
-                    error = verdict
-                else:
-                    try:
-                        info = append(topic_partition, records, acks=acks, now_ms=now_ms, verification=verdict)
-                    except KafkaError as refused:
-                        error = refused.without_traceback()
-            if error is None:
-                first_offset, _, append_time_ms, start_offset, record_count, size_bytes, _, flush = info
-                partitions.append(
-                    _new(ProducedPartition, (index, _NONE, first_offset, append_time_ms, start_offset, None))
-                )
-                if traffic is None:
-                    traffic = services.metrics.traffic(name)
-                traffic.bytes_in += size_bytes
-                traffic.messages_in += record_count
-                if flush is not None:
-                    flushes.append((flush, name, partitions, len(partitions) - 1))
+            key = _new(TopicPartition, (name, index))
+            verdict = of_partitions.get(key) if of_partitions else None
+            info = topic_error or _append(append, key, data.records, verdict, may_be_transactional, acks, now_ms)
+            if isinstance(info, KafkaError):
+                first_error = first_error or info
+                _note_refusal(name, index, info, context)
+                partitions.append(ProducedPartition(index, info.code, message=info.message or None))
                 continue
-            first_error = first_error or error
-            _note_refusal(name, index, error, context)
-            partitions.append(ProducedPartition(index, error.code, message=error.message or None))
+            first_offset, _, append_time_ms, start_offset, record_count, size_bytes, _, flush = info
+            if flush is not None or waits_for_followers:
+                unacknowledged.append((key, info, partitions, len(partitions)))
+            partitions.append(_new(ProducedPartition, (index, _NONE, first_offset, append_time_ms, start_offset, None)))
+            if traffic is None:
+                traffic = services.metrics.traffic(name)
+            traffic.bytes_in += size_bytes
+            traffic.messages_in += record_count
         topics.append((name, topic_data.topic_id, partitions))
     if services.quotas.is_active:
         context.count_produced()
-    if acks == 0:
-        if first_error is not None:
-            raise ProtocolViolationError(f"produce with acks=0 failed: {first_error}")
+    return _Produced(topics, unacknowledged, first_error)
+
+
+def _append(
+    append: Callable[..., AppendInfo],
+    key: TopicPartition,
+    records: Buffer | None,
+    verdict: Verdict | None,
+    may_be_transactional: bool,
+    acks: int,
+    now_ms: int,
+) -> AppendInfo | KafkaError:
+    """Append a partition's batch, or return why not: not valid, refused before, or refused by its partition or log."""
+    if not records:
+        return NO_RECORDS
+    if not may_be_transactional and len(records) > _FLAGS and records[_FLAGS] & TRANSACTIONAL:
+        return TRANSACTION_DENIED
+    if isinstance(verdict, KafkaError):
+        return verdict
+    try:
+        return append(key, records, acks=acks, now_ms=now_ms, verification=verdict)
+    except KafkaError as error:
+        return error.without_traceback()
+
+
+def _acknowledgement(request: Any, context: RequestContext, produced: _Produced) -> Awaitable[Results] | None:
+    """Return the wait for the device (flush.messages) and the followers (acks=all); None without one."""
+    if not produced.unacknowledged or request.acks == 0:
         return None
-    if flushes:
-        return _answer_when_flushed(flushes, topics, context)
-    return _encode(topics, context)
+    appends = [(key, info) for key, info, _, _ in produced.unacknowledged]
+    return context.services.replica_manager.acknowledgement(appends, request.timeout_ms, acks=request.acks)
 
 
-async def _answer_when_flushed(flushes: list[Flushing], topics: list[Any], context: RequestContext) -> list[bytes]:
-    """With flush.messages: acknowledge batches on the device, and reject those whose sync failed."""
-    for flush, name, partitions, position in flushes:
-        error = await wait_flushed(flush)
+def _refuse_unacknowledged(produced: _Produced, results: Results, context: RequestContext) -> None:
+    """Report the appends that did not reach the device or the followers."""
+    for (key, _, partitions, position), error in zip(produced.unacknowledged, results, strict=True):
         if error is not None:
-            index = partitions[position].partition_index
-            _note_refusal(name, index, error, context)
-            partitions[position] = ProducedPartition(index, error.code, message=error.message or None)
-    return _encode(topics, context)
+            _note_refusal(key.topic, key.partition, error, context)
+            partitions[position] = ProducedPartition(key.partition, error.code, message=error.message or None)
 
 
-def _encode(topics: list[Any], context: RequestContext) -> list[bytes]:
+def _respond(request: Any, context: RequestContext, produced: _Produced) -> list[bytes] | None:
+    if request.acks == 0:
+        if produced.first_error is not None:
+            raise ProtocolViolationError(f"produce with acks=0 failed: {produced.first_error}")
+        return None
     throttle_ms = context.finish_throttling() if context.services.quotas.is_active else 0
-    return [encode_produce_response(context.api_version, context.correlation_id, topics, throttle_ms)]
+    return [encode_produce_response(context.api_version, context.correlation_id, produced.topics, throttle_ms)]
 
 
 def _topic(topic_data: Any, context: RequestContext) -> tuple[str, KafkaError | None]:

@@ -10,7 +10,6 @@ from typing import Any, Final
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
-from headwater.logtier.replication.flush_wait import wait_flushed
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 27
@@ -18,6 +17,8 @@ VERSIONS = (1, 1)
 
 #: This version does not report whether each transaction has its own epoch, so this is not assumed.
 _TRANSACTION_VERSION: Final = 1
+#: Time for the in-sync replicas to have a marker; the request has no timeout of its own. Kafka's request.timeout.ms.
+_TIMEOUT_MS: Final = 30_000
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +69,9 @@ async def _write(topic_partition: TopicPartition, marker: Any, context: RequestC
             commit=marker.transaction_result,
             transaction_version=_TRANSACTION_VERSION,
         )
-        if info.flush is not None and (failure := await wait_flushed(info.flush)) is not None:
-            raise failure
+        replication = context.services.replica_manager.replication(topic_partition, info, _TIMEOUT_MS)
+        if replication is not None:
+            await replication
     except KafkaError as error:
         log.warning("refused a %s in %s of client %s: %s", what, topic_partition, context.client_id, error)
         return error.code

@@ -11,7 +11,9 @@ from headwater.logtier.handlers.records import (
     list_offsets,
     offset_for_leader_epoch,
 )
+from headwater.logtier.metadata.image import PartitionImage
 from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.reading.conftest import NOW_MS, Denying
 
@@ -157,8 +159,7 @@ def test_an_epoch_to_come_and_none_have_no_end(world: World) -> None:
 
 def test_an_epoch_without_records_ends_where_the_last_one_before_it_does(world: World) -> None:
     world.append("flights", 0, b"a", b"b")
-    [partition] = [each for key, each in world.replicas._partitions.items() if str(key) == "flights-0"]
-    partition.update(1, 3, (1,), (1,))
+    world.replicas.partition(TopicPartition("flights", 0)).leadership(PartitionImage(1, 3, 3, (1,), (1,)), {}, 0)
     assert end_of(world, 0) == (NONE, 0, 2)
     assert end_of(world, 2) == (NONE, 0, 2)
     assert end_of(world, 3) == (NONE, 3, 2)

@@ -40,7 +40,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 class Looks:
-    """How many partitions were appended to or read."""
+    """How many partitions were read: each read checks the leader; an append has its own, quicker check."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -61,7 +61,7 @@ def test_an_append_reads_no_log_for_a_fetch_that_goes_on_waiting(make: Make, mon
         for i in range(50):
             world.append(i)
             world.append(0)
-        assert looks.count == 100  # by the appends
+        assert looks.count == 0
         waiting.cancel()
 
     run(scenario)
@@ -79,7 +79,7 @@ def test_an_append_in_a_transaction_reads_no_log_for_a_read_committed_fetch(
         for i in range(20):
             world.append(i)
             world.append(0)
-        assert looks.count == 40  # by the appends
+        assert looks.count == 0
         assert not waiting.done()
         world.end_transaction(3, commit=False)
         [*_, found] = (await waiting)[:4]

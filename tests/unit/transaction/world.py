@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from headwater.logtier.config import BrokerConfig
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.replication.flush_wait import wait_flushed
 from headwater.logtier.state_topic.topic import partition_for
 from headwater.logtier.transaction.coordinator import TransactionCoordinator
 from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
@@ -37,6 +39,11 @@ class Marker(NamedTuple):
 
 
 @dataclass
+class MarkerAppended(Appended):
+    """A marker in a partition."""
+
+
+@dataclass
 class MarkedReplicas(MemoryReplicas):
     """The replica manager as it takes markers, too; `refused` partitions take none, `flush` is waited for."""
 
@@ -58,7 +65,20 @@ class MarkedReplicas(MemoryReplicas):
             raise self.refused[topic_partition]
         marker = Marker(producer_id, producer_epoch, commit, transaction_version)
         self.markers.setdefault(topic_partition, []).append(marker)
-        return Appended(100, self.flush)
+        return MarkerAppended(100, self.flush)
+
+    def replication(
+        self, topic_partition: TopicPartition, info: Appended, timeout_ms: int, /
+    ) -> Coroutine[Any, Any, None] | None:
+        """Markers wait for `flush` and not for the gate, which is that of the coordinator's own writes."""
+        if not isinstance(info, MarkerAppended):
+            return super().replication(topic_partition, info, timeout_ms)
+        return None if info.flush is None else _flushed(info.flush)
+
+
+async def _flushed(flush: Any) -> None:
+    if (error := await wait_flushed(flush)) is not None:
+        raise error
 
 
 class World:

@@ -1,0 +1,202 @@
+"""The shell of the partitions' state machines: brings them events, and carries out what they decide."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, assert_never
+
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.metadata.image import MetadataDelta, MetadataImage
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.acknowledgements import Acknowledgements
+from headwater.logtier.replication.local_replicas import LocalReplicas
+from headwater.logtier.replication.partition import REPLICA_LAG_MS_MAX, Partition
+from headwater.logtier.replication.partition_instructions import (
+    Instructions,
+    IsrBelowMinimum,
+    IsrDecision,
+    LeadershipMoved,
+    LowWatermarkMoved,
+    ProposeIsr,
+    StoredPartition,
+    WatermarkMoved,
+)
+from headwater.logtier.replication.purgatory import CallLater, Purgatory, Timer
+from headwater.logtier.replication.watermark_checkpoints import WatermarkCheckpoints
+from headwater.logtier.runtime.clock import Clock
+
+#: Shortest interval of the ticks, which look at every replicated partition, for any config.
+TICK_MS_MIN: Final = 100
+
+
+def no_followers(proposal: ProposeIsr) -> None:
+    """The sink of ISR proposals on a single node, whose partitions have no followers."""
+    raise AssertionError(f"a single node proposes an ISR: {proposal}")
+
+
+class PartitionReplication:
+    """Leaders and followers of this broker's partitions. Called from the event loop only.
+
+    Invariant: ticks run while any partition has a replica on another broker; a single node has no ticks and writes no
+    watermarks. The replica manager owns it and tells it which partitions there are; fetches, the controller's answers
+    and time come from the broker.
+    """
+
+    def __init__(
+        self,
+        replicas: LocalReplicas,
+        log_manager: LogManager,
+        clock: Clock,
+        call_later: CallLater,
+        propose_isr: Callable[[ProposeIsr], None],
+    ) -> None:
+        """`propose_isr` asks the controller for another ISR; the answer goes to `isr_decided`."""
+        self._replicas = replicas
+        self._log_manager = log_manager
+        self._clock = clock
+        self._call_later = call_later
+        self._propose_isr = propose_isr
+        #: The fetches that wait for records.
+        self.delayed_fetches = Purgatory(call_later)
+        #: The produces and deletions that wait for followers.
+        self.acknowledgements = Acknowledgements(replicas, call_later)
+        self._checkpoints = WatermarkCheckpoints(log_manager)
+        #: Epochs of the brokers that are neither fenced nor shutting down.
+        self._live_brokers: Mapping[int, int] = {}
+        #: The partitions with replicas on other brokers.
+        self._replicated: dict[TopicPartition, Partition[Log]] = {}
+        #: Those among them that this broker leads.
+        self._followed: dict[TopicPartition, Partition[Log]] = {}
+        self._ticking: Timer | None = None
+
+    def start(self, image: MetadataImage) -> None:
+        """Read the checkpoints, before the first partition is created."""
+        self._checkpoints.read()
+        self._live_brokers = _epochs(image)
+
+    def stop(self) -> None:
+        """Write the high watermarks for the next start, before the logs are closed."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+        self._checkpoints.close(self._replicated.values())
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether any partition led here has replicas on other brokers."""
+        return bool(self._followed)
+
+    # -- events
+
+    def new_partition(self, topic_partition: TopicPartition, broker_id: int, log: Log) -> Partition[Log]:
+        """Create the state machine of a replica whose log is usable, with its checkpointed high watermark."""
+        return Partition(topic_partition, broker_id, log, high_watermark=self._checkpoints.take(topic_partition))
+
+    def lead(self, partition: Partition[Log], stored: StoredPartition, now_ms: int) -> None:
+        """Apply a partition's state in the metadata; this broker may lead it, follow, or neither."""
+        self.perform(partition, partition.leadership(stored, self._live_brokers, now_ms))
+        key = partition.topic_partition
+        if len(partition.replicas) > 1:
+            self._replicated[key] = partition
+            if self._ticking is None:
+                self._ticking = self._call_later(self._tick_s, self._tick)
+        elif self._replicated:
+            self._replicated.pop(key, None)
+        if partition.has_followers:
+            self._followed[key] = partition
+        elif self._followed:
+            self._followed.pop(key, None)
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Note that a replica is gone or its log unusable."""
+        self._replicated.pop(topic_partition, None)
+        self._followed.pop(topic_partition, None)
+
+    def follow_brokers(self, delta: MetadataDelta) -> None:
+        """Note which brokers came and went, before the change of their partitions is applied."""
+        if delta.new.brokers is delta.old.brokers:
+            return
+        self._live_brokers = _epochs(delta.new)
+        now_ms = self._clock.monotonic_ms()
+        for partition in list(self._followed.values()):
+            self.perform(partition, partition.live_brokers_changed(self._live_brokers, now_ms))
+
+    def follower_fetched(
+        self,
+        topic_partition: TopicPartition,
+        broker_id: int,
+        *,
+        fetch_offset: int,
+        log_start_offset: int,
+        broker_epoch: int,
+    ) -> None:
+        """Note the fetch of a follower after its records were read without an error.
+
+        Raises:
+            KafkaError: unknown_topic_or_partition, kafka_storage_error, not_leader_or_follower, unknown_leader_epoch.
+        """
+        partition = self._replicas.partition(topic_partition)
+        instructions = partition.fetched(
+            broker_id,
+            fetch_offset=fetch_offset,
+            log_start_offset=log_start_offset,
+            broker_epoch=broker_epoch,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        self.perform(partition, instructions)
+
+    def isr_decided(self, proposal: ProposeIsr, decision: IsrDecision) -> None:
+        """Apply the controller's answer to a proposal; of a replica that is gone it is ignored."""
+        partition = self._replicas.online.get(proposal.topic_partition)
+        if partition is not None:
+            self.perform(partition, partition.isr_decided(proposal, decision))
+
+    def _tick(self) -> None:
+        self._ticking = self._call_later(self._tick_s, self._tick) if self._replicated else None
+        now_ms = self._clock.monotonic_ms()
+        for partition in list(self._followed.values()):
+            self.perform(partition, partition.tick(now_ms))
+        self._checkpoints.write(self._replicated.values())
+
+    @property
+    def _tick_s(self) -> float:
+        """Half the lag time, as in Kafka, and at most the interval of the watermark checkpoints."""
+        interval_ms = self._log_manager.config.replica_high_watermark_checkpoint_interval_ms
+        return min(REPLICA_LAG_MS_MAX // 2, max(interval_ms, TICK_MS_MIN)) / 1000
+
+    # -- instructions
+
+    def perform(self, partition: Partition[Log], instructions: Instructions) -> None:
+        """Carry out what a partition decided."""
+        key = partition.topic_partition
+        for instruction in instructions:
+            match instruction:
+                case WatermarkMoved(high_watermark):
+                    partition.log.producers.settle(high_watermark)
+                    self.delayed_fetches.check(key)
+                    self.acknowledgements.check(key)
+                case IsrBelowMinimum():
+                    self.acknowledgements.check(key)
+                case LowWatermarkMoved():
+                    self.acknowledgements.check_deletions(key)
+                case LeadershipMoved():
+                    self.check_all(key)
+                case ProposeIsr():
+                    self._propose_isr(instruction)
+                case _:
+                    assert_never(instruction)
+
+    def check_all(self, topic_partition: TopicPartition) -> None:
+        """Check the requests that wait for a partition after a change of its leadership or its removal."""
+        self.delayed_fetches.check(topic_partition)
+        self.acknowledgements.check(topic_partition)
+        self.acknowledgements.check_deletions(topic_partition)
+
+    def check_soon(self, topic_partition: TopicPartition) -> None:
+        """Check them in a later turn of the event loop, since the caller may be part of one of them."""
+        self.delayed_fetches.check_soon(topic_partition)
+        self.acknowledgements.check_soon(topic_partition)
+
+
+def _epochs(image: MetadataImage) -> Mapping[int, int]:
+    """Return the epochs of the registered brokers."""
+    return {broker_id: registration.epoch for broker_id, registration in image.brokers.items()}
