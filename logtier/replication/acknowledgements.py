@@ -1,8 +1,9 @@
 """When appends and deletions may be acknowledged: on the device, and at the followers."""
 
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
+from headwater.logtier.log.durability import FlushRound
 from headwater.logtier.log.log import AppendInfo
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -19,6 +20,51 @@ _REASONS = {
     ErrorCode.not_leader_or_follower: "the leader or its epoch changed during the wait",
     ErrorCode.not_enough_replicas_after_append: "the ISR fell below min.insync.replicas after the append",
 }
+
+
+class ReplicationWait:
+    """A wait for followers and devices that has not begun; `results` begins it and waits.
+
+    It is no coroutine, so that a request whose client goes before the wait begins leaves nothing behind.
+    """
+
+    __slots__ = ("_flushes", "_purgatory", "_timeout_ms", "_waits")
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        waits: Sequence[tuple[TopicPartition, Outcome]],
+        timeout_ms: int,
+        flushes: Sequence[FlushRound | None] = (),
+    ) -> None:
+        """Without `waits` only the `flushes` are awaited; otherwise both have the same length, or no flush is."""
+        self._purgatory = purgatory
+        self._waits = waits
+        self._timeout_ms = timeout_ms
+        self._flushes = flushes
+
+    async def results(self) -> Results:
+        """Wait for the device and the followers at the same time, at most for the timeout."""
+        operation = DelayedReplication(self._waits)
+        watch = None
+        if not operation.is_complete:
+            watch = self._purgatory.watch(operation, operation.partitions, max(0, self._timeout_ms) / 1000)
+        try:
+            errors = [None if flush is None else await wait_flushed(flush) for flush in self._flushes]
+            codes = operation.outcomes if watch is None else await operation.future
+        finally:
+            if watch is not None:
+                watch.forget()
+        results: Results = errors or [None] * len(codes)
+        for place, code in enumerate(codes):
+            results[place] = results[place] or _error(self._waits[place][0], code)
+        return results
+
+    async def first(self) -> None:
+        """Wait for the only append, and raise its error."""
+        (error,) = await self.results()
+        if error is not None:
+            raise KafkaError(error.code, error.message)
 
 
 class Acknowledgements:
@@ -52,56 +98,24 @@ class Acknowledgements:
 
     def of_appends(
         self, appends: Sequence[tuple[TopicPartition, AppendInfo]], timeout_ms: int, *, acks: int
-    ) -> Coroutine[Any, Any, Results] | None:
-        """Return a coroutine that waits for appends just made; None if all can be acknowledged at once.
+    ) -> ReplicationWait | None:
+        """Return the wait for appends just made; None if all can be acknowledged at once.
 
         Args:
             acks: With -1 each append waits until the high watermark has passed it, otherwise only for its sync.
         """
         waits = [(key, self._replicated(key, info)) for key, info in appends] if acks == -1 else []
-        if all(outcome() == ErrorCode.none for _, outcome in waits) and all(info.flush is None for _, info in appends):
+        flushes = [info.flush for _, info in appends]
+        if all(outcome() == ErrorCode.none for _, outcome in waits) and all(flush is None for flush in flushes):
             return None
-        return self._acknowledged(appends, waits, timeout_ms)
+        return ReplicationWait(self._appends, waits, timeout_ms, flushes)
 
-    async def _acknowledged(
-        self,
-        appends: Sequence[tuple[TopicPartition, AppendInfo]],
-        waits: Sequence[tuple[TopicPartition, Outcome]],
-        timeout_ms: int,
-    ) -> Results:
-        operation = DelayedReplication(waits)
-        watch = None
-        if not operation.is_complete:
-            watch = self._appends.watch(operation, operation.partitions, max(0, timeout_ms) / 1000)
-        try:
-            # Both waits run at the same time: the followers fetch while the device syncs.
-            results: Results = [None if info.flush is None else await wait_flushed(info.flush) for _, info in appends]
-            codes = operation.outcomes if watch is None else await operation.future
-        finally:
-            if watch is not None:
-                watch.forget()
-        for place, code in enumerate(codes):
-            results[place] = results[place] or self._error(appends[place][0], code)
-        return results
-
-    def of_deletion(
-        self, topic_partition: TopicPartition, offset: int, timeout_ms: int
-    ) -> Coroutine[Any, Any, KafkaError | None] | None:
-        """Return a coroutine that waits until every live replica's log starts at `offset`; None if each one does."""
-        outcome = self._deleted(topic_partition, offset)
-        if outcome() == ErrorCode.none:
+    def of_deletions(self, deletions: Sequence[tuple[TopicPartition, int]], timeout_ms: int) -> ReplicationWait | None:
+        """Return the wait until each partition's live replicas all begin at its offset or later; None if all do."""
+        waits = [(key, self._deleted(key, offset)) for key, offset in deletions]
+        if all(outcome() == ErrorCode.none for _, outcome in waits):
             return None
-        return self._deletion(topic_partition, outcome, timeout_ms)
-
-    async def _deletion(self, topic_partition: TopicPartition, outcome: Outcome, timeout_ms: int) -> KafkaError | None:
-        operation = DelayedReplication([(topic_partition, outcome)])
-        if operation.is_complete:
-            return self._error(topic_partition, operation.outcomes[0])
-        watch = self._deletions.watch(operation, operation.partitions, max(0, timeout_ms) / 1000)
-        try:
-            return self._error(topic_partition, (await operation.future)[0])
-        finally:
-            watch.forget()
+        return ReplicationWait(self._deletions, waits, timeout_ms)
 
     def _replicated(self, topic_partition: TopicPartition, info: AppendInfo) -> Outcome:
         partition = self._replicas.online.get(topic_partition)
@@ -127,8 +141,8 @@ class Acknowledgements:
 
         return outcome
 
-    @staticmethod
-    def _error(topic_partition: TopicPartition, code: ErrorCode) -> KafkaError | None:
-        if code == ErrorCode.none:
-            return None
-        return KafkaError(code, f"{topic_partition}: {_REASONS.get(code, 'the replica is not available any more')}")
+
+def _error(topic_partition: TopicPartition, code: ErrorCode) -> KafkaError | None:
+    if code == ErrorCode.none:
+        return None
+    return KafkaError(code, f"{topic_partition}: {_REASONS.get(code, 'the replica is not available any more')}")

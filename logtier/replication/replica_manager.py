@@ -16,7 +16,7 @@ from headwater.logtier.metadata.image import MetadataDelta, MetadataImage, Topic
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.fetch_response import RecordSlice
 from headwater.logtier.protocol.topic_partition import TopicPartition
-from headwater.logtier.replication.acknowledgements import Results
+from headwater.logtier.replication.acknowledgements import ReplicationWait
 from headwater.logtier.replication.cold_reads import ColdRead, warm
 from headwater.logtier.replication.delayed_fetch import DelayedFetch, is_satisfied
 from headwater.logtier.replication.local_replicas import LocalReplicas, ReplicaState
@@ -342,11 +342,11 @@ class ReplicaManager:
 
     def acknowledgement(
         self, appends: Sequence[tuple[TopicPartition, AppendInfo]], timeout_ms: int, *, acks: int
-    ) -> Coroutine[Any, Any, Results] | None:
-        """Return a coroutine that waits until appends just made can be acknowledged; None if they can be now.
+    ) -> ReplicationWait | None:
+        """Return the wait until appends just made can be acknowledged; None if they can be now.
 
-        It returns the error of each append, None without one: request_timed_out, not_leader_or_follower,
-        not_enough_replicas_after_append, kafka_storage_error.
+        Its errors: request_timed_out, not_leader_or_follower, not_enough_replicas_after_append, kafka_storage_error,
+        unknown_topic_or_partition.
 
         Args:
             acks: With -1 each append waits for the in-sync replicas, otherwise only for its sync (flush.messages).
@@ -364,11 +364,11 @@ class ReplicaManager:
             partition = self._online.get(topic_partition)
             if partition is not None and partition.high_watermark > info.last_offset:
                 return None
-        waiting = self.partition_replication.acknowledgements.of_appends([(topic_partition, info)], timeout_ms, acks=-1)
-        return None if waiting is None else _raising(waiting)
+        wait = self.acknowledgement([(topic_partition, info)], timeout_ms, acks=-1)
+        return None if wait is None else wait.first()
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Raise the log start offset to `offset`, -1 for the high watermark; return it. See `deletion`.
+        """Raise the log start offset to `offset`, -1 for the high watermark; return it. See `deletions`.
 
         Raises:
             KafkaError: unknown_topic_or_partition, not_leader_or_follower, offset_out_of_range (above the high
@@ -390,14 +390,12 @@ class ReplicaManager:
         self._delayed_fetches.check(topic_partition)
         return offset
 
-    def deletion(
-        self, topic_partition: TopicPartition, offset: int, timeout_ms: int
-    ) -> Coroutine[Any, Any, KafkaError | None] | None:
-        """Return a coroutine that waits until every live replica's log starts at `offset` or later; None if it does.
+    def deletions(self, deletions: Sequence[tuple[TopicPartition, int]], timeout_ms: int) -> ReplicationWait | None:
+        """Return the wait until each partition's live replicas all begin at its offset or later; None if all do.
 
-        It returns the error, None without one: request_timed_out, not_leader_or_follower, kafka_storage_error.
+        Its errors: request_timed_out, not_leader_or_follower, kafka_storage_error, unknown_topic_or_partition.
         """
-        return self.partition_replication.acknowledgements.of_deletion(topic_partition, offset, timeout_ms)
+        return self.partition_replication.acknowledgements.of_deletions(deletions, timeout_ms)
 
     def read(
         self, topic_partition: TopicPartition, offset: int, bytes_max: int, *, min_one_batch: bool = True
@@ -524,12 +522,6 @@ class ReplicaManager:
             self.partition_replication.forget(topic_partition)
             # In a later turn, since a read of one of these partitions may have found the failure.
             self.partition_replication.check_soon(topic_partition)
-
-
-async def _raising(waiting: Coroutine[Any, Any, Results]) -> None:
-    (error,) = await waiting
-    if error is not None:
-        raise KafkaError(error.code, error.message)
 
 
 def _replicas_of(broker_id: int, image: MetadataImage) -> Iterator[TopicPartition]:

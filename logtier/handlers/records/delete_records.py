@@ -4,23 +4,21 @@ Records below it are no longer readable; the next retention check deletes the fi
 every live replica begins at the offset or later.
 """
 
-import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.acknowledgements import ReplicationWait
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 21
 VERSIONS = (0, 2)
 
 _NO_LOW_WATERMARK = -1
-
-_Waiting: TypeAlias = Coroutine[Any, Any, KafkaError | None]
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
@@ -30,34 +28,31 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any] | Coroutine[
         offsets = topics.setdefault(topic.name, {})
         for partition in topic.partitions:
             offsets[partition.partition_index] = partition.offset
-    timeout_ms = messages.milliseconds(request.timeout)
     errors: dict[TopicPartition, KafkaError | None] = {}
-    waiting: list[tuple[TopicPartition, _Waiting]] = []
+    deleted: list[tuple[TopicPartition, int]] = []
     for name, offsets in topics.items():
         for index, offset in offsets.items():
             topic_partition = TopicPartition(name, index)
             try:
-                _check(topic_partition, context)
-                wait = _delete(topic_partition, offset, timeout_ms, context)
+                deleted.append((topic_partition, _delete(topic_partition, offset, context)))
             except KafkaError as error:
                 errors[topic_partition] = error.without_traceback()
             else:
                 errors[topic_partition] = None
-                if wait is not None:
-                    waiting.append((topic_partition, wait))
-    if waiting:
-        return _respond_later(topics, errors, waiting, context)
-    return _respond(topics, errors, context)
+    wait = context.services.replica_manager.deletions(deleted, messages.milliseconds(request.timeout))
+    if wait is None:
+        return _respond(topics, errors, context)
+    return _respond_later(topics, errors, [topic_partition for topic_partition, _ in deleted], wait, context)
 
 
 async def _respond_later(
     topics: dict[str, dict[int, int]],
     errors: dict[TopicPartition, KafkaError | None],
-    waiting: Sequence[tuple[TopicPartition, _Waiting]],
+    deleted: Sequence[TopicPartition],
+    wait: ReplicationWait,
     context: RequestContext,
 ) -> dict[str, Any]:
-    results = await asyncio.gather(*(wait for _, wait in waiting))
-    errors.update(zip((topic_partition for topic_partition, _ in waiting), results, strict=True))
+    errors.update(zip(deleted, await wait.results(), strict=True))
     return _respond(topics, errors, context)
 
 
@@ -92,8 +87,8 @@ def _partition(topic_partition: TopicPartition, error: KafkaError | None, contex
     }
 
 
-def _check(topic_partition: TopicPartition, context: RequestContext) -> None:
-    """Check that the client may delete records of an existing partition."""
+def _delete(topic_partition: TopicPartition, offset: int, context: RequestContext) -> int:
+    """Raise the log start offset of this replica; return it."""
     name = topic_partition.topic
     if not context.is_authorized(AclOperation.delete, ResourceType.topic, name):
         raise KafkaError(ErrorCode.topic_authorization_failed)
@@ -103,13 +98,7 @@ def _check(topic_partition: TopicPartition, context: RequestContext) -> None:
     if name in INTERNAL_TOPICS:
         # Coordinators read their topics from the beginning.
         raise KafkaError(ErrorCode.invalid_topic_exception)
-
-
-def _delete(topic_partition: TopicPartition, offset: int, timeout_ms: int, context: RequestContext) -> _Waiting | None:
-    """Raise the log start offset here; return the wait for the other replicas, None without one."""
-    manager = context.services.replica_manager
     try:
-        offset = manager.delete_records(topic_partition, offset)
+        return context.services.replica_manager.delete_records(topic_partition, offset)
     except OSError as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-    return manager.deletion(topic_partition, offset, timeout_ms)

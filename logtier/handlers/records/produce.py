@@ -21,7 +21,7 @@ from headwater.logtier.protocol.produce_response import ProducedPartition, encod
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import ATTRIBUTES, TRANSACTIONAL, Buffer
 from headwater.logtier.records.compression import ZSTD
-from headwater.logtier.replication.acknowledgements import Results
+from headwater.logtier.replication.acknowledgements import ReplicationWait, Results
 from headwater.logtier.runtime.metrics import TopicTraffic
 from headwater.logtier.security.audit_log import shown
 from headwater.logtier.security.operations import AclOperation, ResourceType
@@ -117,7 +117,7 @@ async def _handle_later(
     compressing: Awaitable[Refusals] | None = None,
     verifying: _Verifying | None = None,
     produced: _Produced | None = None,
-    acknowledgement: Awaitable[Results] | None = None,
+    acknowledgement: ReplicationWait | None = None,
 ) -> list[bytes] | None:
     """Go on with a request from the step that it waits for."""
     if produced is None:
@@ -129,7 +129,7 @@ async def _handle_later(
         produced = _append_all(request, context, verdicts)
         acknowledgement = _acknowledgement(request, context, produced)
     if acknowledgement is not None:
-        _refuse_unacknowledged(produced, await acknowledgement, context)
+        _refuse_unacknowledged(produced, await acknowledgement.results(), context)
     return _respond(request, context, produced)
 
 
@@ -216,7 +216,7 @@ def _append(
         return error.without_traceback()
 
 
-def _acknowledgement(request: Any, context: RequestContext, produced: _Produced) -> Awaitable[Results] | None:
+def _acknowledgement(request: Any, context: RequestContext, produced: _Produced) -> ReplicationWait | None:
     """Return the wait for the device (flush.messages) and the followers (acks=all); None without one."""
     if not produced.unacknowledged or request.acks == 0:
         return None
