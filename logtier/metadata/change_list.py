@@ -4,10 +4,18 @@ A change is numbered; the list's end is the number of the next one. It repeats t
 that a broker that follows the list reads nothing else.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
-from headwater.logtier.metadata.store import MetadataStore, Operation
+from headwater.logtier.metadata.store import Create, Delete, MetadataStore, Operation, SetData
+
+CHANGES_MAX: Final = 1000
+"""Changes in the list. A broker that was away for longer reads all nodes instead."""
+
+FindPaths = Callable[[], Awaitable[Sequence[str]]]
+"""Returns the paths of the nodes that a follower needs, parents before children."""
 
 
 class MetadataChange(NamedTuple):
@@ -15,6 +23,10 @@ class MetadataChange(NamedTuple):
 
     number: int
     nodes: Sequence[tuple[str, bytes | None]]
+
+
+class ChangesTrimmedError(Exception):
+    """The list no longer has the change that a follower needs next."""
 
 
 class OrderedMetadataStore(MetadataStore, Protocol):
@@ -29,6 +41,67 @@ class OrderedMetadataStore(MetadataStore, Protocol):
         """Execute all operations or none, as the next change of the list; return its number. Errors as of `multi`."""
         ...
 
-    def follow(self, callback: Callable[[MetadataChange], None]) -> None:
-        """Call `callback` with every later change, in order."""
+    async def snapshot(self, find_paths: FindPaths) -> tuple[int, dict[str, bytes]]:
+        """Return nodes as they were after a change, and the number of the following change."""
         ...
+
+    async def changes_from(self, number: int) -> Sequence[MetadataChange]:
+        """Wait until there is a change of this number; return it and the following ones.
+
+        Raises:
+            ChangesTrimmedError: The change is no longer in the list.
+        """
+        ...
+
+
+def changed_nodes(operations: Sequence[Operation]) -> list[tuple[str, bytes | None]]:
+    """Return the changes of nodes in the order of the operations: a topic may be deleted and created anew in one."""
+    changes: list[tuple[str, bytes | None]] = []
+    for operation in operations:
+        if isinstance(operation, Create | SetData):
+            changes.append((operation.path, operation.data))
+        elif isinstance(operation, Delete):
+            changes.append((operation.path, None))
+    return changes
+
+
+class RecentChanges:
+    """The last changes in memory, for one follower or several."""
+
+    def __init__(self, first: int = 0) -> None:
+        """`first` is the number of the next change."""
+        self._end = first
+        self._changes: deque[MetadataChange] = deque(maxlen=CHANGES_MAX)
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def end(self) -> int:
+        """The number of the next change."""
+        return self._end
+
+    def restart(self, end: int) -> None:
+        """Forget all changes before a number."""
+        self._changes.clear()
+        self._end = end
+
+    def add(self, nodes: Sequence[tuple[str, bytes | None]]) -> int:
+        """Add the next change, and return its number."""
+        number = self._end
+        self._end = number + 1
+        self._changes.append(MetadataChange(number, nodes))
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+        return number
+
+    async def wait_from(self, number: int) -> Sequence[MetadataChange]:
+        """As `OrderedMetadataStore.changes_from`."""
+        while number >= self._end:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+        found = [change for change in self._changes if change.number >= number]
+        if not found or found[0].number != number:
+            raise ChangesTrimmedError(f"change {number} is not among the last {len(self._changes)}")
+        return found

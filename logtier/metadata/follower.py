@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.change_list import MetadataChange, OrderedMetadataStore
+from headwater.logtier.metadata.change_list import ChangesTrimmedError, MetadataChange, OrderedMetadataStore
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage
+from headwater.logtier.metadata.store import NoNodeError
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ FAILED_CHANGES_MAX: Final = 1000
 class MetadataFollower:
     """The only caller of `MetadataCache.publish`: the image changes in the order of the store's list, one by one.
 
-    Invariant: `applied` is the number of changes whose subscribers have run, with or without an error. Each change is
-    prepared and published by a task of the follower, which outlives whoever wrote the change.
+    Invariant: `applied` is the number of the next change; the subscribers have run for those before, with or without an
+    error. Each change is prepared and published by a task of the follower, which outlives whoever wrote the change.
     """
 
     def __init__(
@@ -44,8 +44,6 @@ class MetadataFollower:
         self._store = store
         self.cache = cache
         self._on_failure = on_failure
-        self._waiting: deque[MetadataChange] = deque()
-        self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._applied = 0
         self._errors: dict[int, Exception] = {}
@@ -67,13 +65,7 @@ class MetadataFollower:
         Raises:
             CorruptNodeError: A node has data that this version cannot read.
         """
-        self._store.follow(self._arrive)
-        self._applied = self._store.end_offset
-        found = await self._paths()
-        nodes = await self._store.get_many(found)
-        image = MetadataImage().apply(
-            [(path, None if node is None else node.data) for path, node in zip(found, nodes, strict=True)]
-        )
+        self._applied, image = await self._read()
         self.cache.publish(image)
         self._task = asyncio.create_task(self._run())
 
@@ -97,27 +89,40 @@ class MetadataFollower:
         if (error := self._errors.get(number)) is not None:
             raise error
 
+    async def _read(self) -> tuple[int, MetadataImage]:
+        number, nodes = await self._store.snapshot(self._paths)
+        return number, MetadataImage().apply(nodes.items())
+
     async def _paths(self) -> list[str]:
         found = list(_NODES)
         for parent in _PARENTS:
-            found += [f"{parent}/{name}" for name in await self._store.children(parent)]
-        for topic in await self._store.children(paths.TOPICS):
-            path = paths.topic_path(topic)
-            found += [f"{path}/{chunk}" for chunk in await self._store.children(path)]
+            found += await self._below(parent)
+        for topic in await self._below(paths.TOPICS):
+            found += await self._below(topic)
         return found
 
-    def _arrive(self, change: MetadataChange) -> None:
-        self._waiting.append(change)
-        self._arrived.set()
+    async def _below(self, path: str) -> list[str]:
+        try:
+            return [f"{path}/{name}" for name in await self._store.children(path)]
+        except NoNodeError:
+            return []  # the topic was deleted meanwhile
 
     async def _run(self) -> None:
         while True:
-            while self._waiting:
-                change = self._waiting.popleft()
-                if change.number >= self._applied:  # an earlier one is in the image that was read
+            try:
+                for change in await self._store.changes_from(self._applied):
                     await self._apply(change)
-            self._arrived.clear()
-            await self._arrived.wait()
+            except ChangesTrimmedError:
+                log.info("the metadata is read anew: changes from %d are not in the list any more", self._applied)
+                await self._read_anew()
+
+    async def _read_anew(self) -> None:
+        number, image = await self._read()
+        try:
+            await self.cache.advance(image)
+        except Exception:
+            log.exception("the metadata was read anew, and a subscriber failed to apply it")
+        self._reached(number)
 
     async def _apply(self, change: MetadataChange) -> None:
         try:
@@ -129,10 +134,14 @@ class MetadataFollower:
                 self._on_failure(str(error))
         except Exception as error:  # noqa: BLE001 (the error of a subscriber belongs to the command that waits)
             self._note(change.number, error)
-        self._applied = change.number + 1
-        for future in self._awaited.pop(change.number, ()):
-            if not future.done():
-                future.set_result(None)
+        self._reached(change.number + 1)
+
+    def _reached(self, number: int) -> None:
+        self._applied = number
+        for reached in [each for each in self._awaited if each < number]:
+            for future in self._awaited.pop(reached):
+                if not future.done():
+                    future.set_result(None)
 
     def _note(self, number: int, error: Exception) -> None:
         while len(self._errors) >= FAILED_CHANGES_MAX:

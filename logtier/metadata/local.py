@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from headwater.logtier.metadata.change_list import MetadataChange
+from headwater.logtier.metadata.change_list import FindPaths, MetadataChange, RecentChanges, changed_nodes
 from headwater.logtier.metadata.journal import CorruptJournalError, Journal, SyncFailedError
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
@@ -67,7 +67,7 @@ class LocalMetadataStore:
         self._lock: Lock | None = None
         self._writing = asyncio.Lock()
         self._commits: set[asyncio.Task[tuple[MultiResult, int]]] = set()
-        self._followers: list[Callable[[MetadataChange], None]] = []
+        self._recent = RecentChanges()
         self._watches: list[tuple[str, WatchCallback]] = []
         self._session_callbacks: list[SessionCallback] = []
         self._state = SessionState.LOST
@@ -103,6 +103,7 @@ class LocalMetadataStore:
             self._lock = self._disk.lock(os.path.join(self._directory, ".lock"))
             for payload in await self._journal.open():
                 self._load(payload)
+            self._recent.restart(self._end_offset)
             self._written_zxid = self._zxid
             self._zxid = ((self._zxid >> _STARTS_SHIFT) + 1) << _STARTS_SHIFT
             await self._compact_if_grown()
@@ -207,9 +208,15 @@ class LocalMetadataStore:
         commit.add_done_callback(self._commits.discard)
         return await asyncio.shield(commit)
 
-    def follow(self, callback: Callable[[MetadataChange], None]) -> None:
-        """Call `callback` with every later change: those that the journal has, with the ephemeral nodes in them."""
-        self._followers.append(callback)
+    async def snapshot(self, find_paths: FindPaths) -> tuple[int, dict[str, bytes]]:
+        """Return nodes and the number of the next change: all are in memory, and nothing happens meanwhile."""
+        paths = await find_paths()
+        nodes = await self.get_many(paths)
+        return self._end_offset, {path: node.data for path, node in zip(paths, nodes, strict=True) if node is not None}
+
+    async def changes_from(self, number: int) -> Sequence[MetadataChange]:
+        """Wait for changes that the journal has; the ephemeral nodes of such a change are among its nodes."""
+        return await self._recent.wait_from(number)
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
         """Call `callback` after each change of a node or of its set of children."""
@@ -242,9 +249,7 @@ class LocalMetadataStore:
             self._tree.load(prepared.changes.items())
             self._notify(prepared.touched)
             if persistent:
-                change = MetadataChange(number, _changed(operations))
-                for callback in self._followers:
-                    callback(change)
+                self._recent.add(changed_nodes(operations))
             await self._compact_if_grown()
         return MultiResult(prepared.versions, zxid), number
 
@@ -330,17 +335,6 @@ class LocalMetadataStore:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-
-def _changed(operations: Sequence[Operation]) -> list[tuple[str, bytes | None]]:
-    """Return the changes of nodes in the order of the operations: a topic may be deleted and created anew in one."""
-    changes: list[tuple[str, bytes | None]] = []
-    for operation in operations:
-        if isinstance(operation, Create | SetData):
-            changes.append((operation.path, operation.data))
-        elif isinstance(operation, Delete):
-            changes.append((operation.path, None))
-    return changes
 
 
 def _encode(zxid: int, changes: Iterable[tuple[str, Node | None]]) -> bytes:

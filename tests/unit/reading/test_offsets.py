@@ -11,7 +11,7 @@ from headwater.logtier.handlers.records import (
     list_offsets,
     offset_for_leader_epoch,
 )
-from headwater.logtier.metadata.image import PartitionImage
+from headwater.logtier.metadata.topic_nodes import PartitionImage
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.operations import AclOperation, ResourceType

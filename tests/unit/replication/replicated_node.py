@@ -21,10 +21,10 @@ from headwater.logtier.metadata.image import (
     BrokerRegistration,
     MetadataCache,
     MetadataImage,
-    PartitionImage,
     TopicImage,
     metadata_delta,
 )
+from headwater.logtier.metadata.topic_nodes import PartitionImage
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from headwater.logtier.protocol.topic_partition import TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.metadata.image import PartitionImage
+from headwater.logtier.metadata.topic_nodes import PartitionImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition

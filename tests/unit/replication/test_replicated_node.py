@@ -14,7 +14,8 @@ import pytest
 
 from headwater.logtier.handlers.records import delete_records, list_offsets
 from headwater.logtier.log.log_manager import LogManager
-from headwater.logtier.metadata.image import BrokerRegistration, PartitionImage
+from headwater.logtier.metadata.image import BrokerRegistration
+from headwater.logtier.metadata.topic_nodes import PartitionImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import TRANSACTIONAL

@@ -1,0 +1,261 @@
+"""The list of changes of a store that several brokers share: in nodes, one for each change.
+
+| path | data |
+|---|---|
+| `/changes` | the number of the next change |
+| `/changes/<n>` | `[[path, data], [deleted path], ...]`, data as Latin-1 text to keep the JSON legible |
+
+A change is one transaction of the store: its operations, its node, and the new number of the next one. A broker reads
+the next node when the store reports it; one that finds the node trimmed away reads all nodes instead.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import orjson
+
+from headwater.logtier.metadata.change_list import (
+    CHANGES_MAX,
+    ChangesTrimmedError,
+    FindPaths,
+    MetadataChange,
+    changed_nodes,
+)
+from headwater.logtier.metadata.paths import CorruptNodeError
+from headwater.logtier.metadata.store import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    MetadataStore,
+    MetadataStoreError,
+    MultiResult,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    SessionCallback,
+    SessionState,
+    SetData,
+    StoredNode,
+    WatchCallback,
+)
+
+CHANGES: Final = "/changes"
+
+TRIM_EVERY: Final = 100
+"""Changes between two deletions of old ones: a deletion in each transaction would double its size."""
+
+READ_AHEAD: Final = 50
+"""Changes that a broker reads at once when it is behind."""
+
+
+class ListMovedError(MetadataStoreError):
+    """Another controller has written the next change: this one has been deposed."""
+
+
+class SharedMetadataStore:
+    """A store with a list of changes in its nodes; every method of the store itself is passed on.
+
+    Invariant: `/changes/<n>` exists exactly for the last changes, without gaps, and `/changes` holds the number of the
+    next one. Only the controller appends, and every broker follows.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._end = 0
+        self._first = 0
+
+    # -- the list
+
+    @property
+    def end_offset(self) -> int:
+        """The number of the next change, as far as this broker knows."""
+        return self._end
+
+    async def append(self, operations: Sequence[Operation]) -> int:
+        """Execute all operations or none, as the next change of the list; return its number.
+
+        Raises:
+            ListMovedError: This broker does not know the end of the list: another controller has written to it.
+            MetadataStoreError: As of `multi`.
+        """
+        number = self._end
+        try:
+            await self._store.multi(
+                [
+                    *operations,
+                    Create(_change_path(number), _encode(changed_nodes(operations))),
+                    SetData(CHANGES, b"%d" % (number + 1)),
+                ]
+            )
+        except NodeExistsError as error:
+            if error.path == _change_path(number):
+                raise ListMovedError(error.path, "another controller has written this change") from error
+            raise
+        self._end = max(self._end, number + 1)
+        return number
+
+    async def trim(self) -> None:
+        """Delete changes that no broker needs: those before the last CHANGES_MAX. Called by the controller."""
+        if self._end - self._first < CHANGES_MAX + TRIM_EVERY:
+            return
+        numbers = sorted(int(name) for name in await self._store.children(CHANGES))
+        for start in range(0, max(0, len(numbers) - CHANGES_MAX), TRIM_EVERY):
+            old = numbers[start : min(start + TRIM_EVERY, len(numbers) - CHANGES_MAX)]
+            await self._store.multi([Delete(_change_path(number)) for number in old])
+        self._first = self._end - CHANGES_MAX
+
+    async def snapshot(self, find_paths: FindPaths) -> tuple[int, dict[str, bytes]]:
+        """Return nodes as they were after a change, and the number of the following change.
+
+        The nodes are read one after the other while the controller writes. What was written meanwhile is in the list: a
+        change sets the nodes that were read before it, and none that was read after it, whose mzxid tells.
+        """
+        while True:
+            number = await self._stored_end()
+            paths = await find_paths()
+            read = dict(zip(paths, await self._store.get_many(paths), strict=True))
+            nodes = {path: node.data for path, node in read.items() if node is not None}
+            try:
+                end = await self._overlay(number, await self._stored_end(), read, nodes)
+            except ChangesTrimmedError:
+                continue
+            self._end = max(self._end, end)
+            return end, nodes
+
+    async def _overlay(self, number: int, end: int, read: dict[str, StoredNode | None], nodes: dict[str, bytes]) -> int:
+        """Apply the changes from `number` to `end` to the nodes that were read before them."""
+        for stored, change in await self._read_changes(number, end):
+            for path, data in change.nodes:
+                before = read.get(path)
+                if before is not None and before.mzxid >= stored.czxid:
+                    continue
+                if data is None:
+                    nodes.pop(path, None)
+                else:
+                    nodes[path] = data
+        return end
+
+    async def changes_from(self, number: int) -> Sequence[MetadataChange]:
+        """Wait until there is a change of this number; return it and some of the following ones.
+
+        Raises:
+            ChangesTrimmedError: The change is no longer in the list.
+        """
+        path = _change_path(number)
+        happened = asyncio.Event()
+        forget = self._store.watch(path, lambda _: happened.set())
+        try:
+            while True:
+                happened.clear()
+                if await self._store.exists(path):
+                    break
+                if await self._stored_end() > number and not await self._store.exists(path):
+                    raise ChangesTrimmedError(f"{path} is not in the list any more")
+                await happened.wait()
+        finally:
+            forget()
+        end = min(await self._stored_end(), number + READ_AHEAD)
+        changes = [change for _, change in await self._read_changes(number, end)]
+        self._end = max(self._end, end)
+        return changes
+
+    async def _read_changes(self, number: int, end: int) -> list[tuple[StoredNode, MetadataChange]]:
+        found = []
+        numbers = range(number, end)
+        nodes = await self._store.get_many([_change_path(each) for each in numbers])
+        for each, node in zip(numbers, nodes, strict=True):
+            if node is None:
+                raise ChangesTrimmedError(f"{_change_path(each)} is not in the list any more")
+            found.append((node, MetadataChange(each, _decode(_change_path(each), node.data))))
+        return found
+
+    async def _stored_end(self) -> int:
+        try:
+            node = await self._store.get(CHANGES)
+        except NoNodeError:
+            return 0
+        try:
+            return int(node.data)
+        except ValueError:
+            raise CorruptNodeError(CHANGES, node.data) from None
+
+    # -- the store
+
+    @property
+    def state(self) -> SessionState:
+        """The state of the session."""
+        return self._store.state
+
+    @property
+    def session_id(self) -> int:
+        """The id of the session."""
+        return self._store.session_id
+
+    async def start(self) -> None:
+        """Begin a session."""
+        await self._store.start()
+
+    async def close(self) -> None:
+        """End the session."""
+        await self._store.close()
+
+    def on_session(self, callback: SessionCallback) -> Callable[[], None]:
+        """Call `callback` with each new state of the session."""
+        return self._store.on_session(callback)
+
+    async def sync(self) -> None:
+        """Wait until reads show all confirmed changes."""
+        await self._store.sync()
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> int:
+        """Create a node outside of the list; return its czxid."""
+        return await self._store.create(path, data, ephemeral=ephemeral)
+
+    async def get(self, path: str) -> StoredNode:
+        """Return a node."""
+        return await self._store.get(path)
+
+    async def get_many(self, paths: Sequence[str]) -> list[StoredNode | None]:
+        """Return the nodes of all paths."""
+        return await self._store.get_many(paths)
+
+    async def set(self, path: str, data: bytes, expected_version: int = ANY_VERSION) -> int:
+        """Replace a node's data outside of the list."""
+        return await self._store.set(path, data, expected_version)
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        """Delete a node outside of the list."""
+        await self._store.delete(path, expected_version)
+
+    async def children(self, path: str) -> list[str]:
+        """Return the names of a node's children."""
+        return await self._store.children(path)
+
+    async def exists(self, path: str) -> bool:
+        """Whether the node exists."""
+        return await self._store.exists(path)
+
+    async def multi(self, operations: Sequence[Operation]) -> MultiResult:
+        """Execute all operations or none, outside of the list."""
+        return await self._store.multi(operations)
+
+    def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
+        """Call `callback` after changes of a node."""
+        return self._store.watch(path, callback)
+
+
+def _change_path(number: int) -> str:
+    return f"{CHANGES}/{number}"
+
+
+def _encode(nodes: Sequence[tuple[str, bytes | None]]) -> bytes:
+    return orjson.dumps([(path,) if data is None else (path, data.decode("latin-1")) for path, data in nodes])
+
+
+def _decode(path: str, data: bytes) -> list[tuple[str, bytes | None]]:
+    try:
+        entries: list[list[Any]] = orjson.loads(data)
+        return [(str(each[0]), each[1].encode("latin-1") if len(each) > 1 else None) for each in entries]
+    except (orjson.JSONDecodeError, AttributeError, IndexError, KeyError, TypeError, UnicodeEncodeError):
+        raise CorruptNodeError(path, data) from None

@@ -1,0 +1,154 @@
+"""A follower applies each change once and in order, whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.change_list import CHANGES_MAX, ChangesTrimmedError, RecentChanges
+from headwater.logtier.metadata.follower import MetadataFollower
+from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.metadata.store import Create, Operation, SetData
+from headwater.logtier.metadata.topic_nodes import create_topic, first_partition_state
+from headwater.logtier.runtime.disk import RealDisk
+
+
+class World:
+    """A local store with one follower."""
+
+    def __init__(self, store: LocalMetadataStore) -> None:
+        self.store = store
+        self.cache = MetadataCache(BrokerConfig.from_properties({"node.id": 1}))
+        self.failures: list[str] = []
+        self.follower = MetadataFollower(store, self.cache, self.failures.append)
+        self.seen: list[list[str]] = []
+        self.cache.subscribe(lambda delta: self.seen.append([topic.name for topic in delta.created]))
+
+    async def add_topic(self, name: str) -> int:
+        topic = create_topic(name, uuid.uuid4(), [first_partition_state((1,))])
+        return await self.store.append(topic)
+
+
+def run(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        store = LocalMetadataStore(str(directory), RealDisk())
+        await store.start()
+        await store.multi([Create(path, b"") for path in paths.PERSISTENT_PARENTS])
+        world = World(store)
+        await world.follower.start()
+        try:
+            await scenario(world)
+        finally:
+            await world.follower.stop()
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_changes_are_applied_one_by_one_in_their_order(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        prepared: list[str] = []
+
+        async def prepare(delta: MetadataDelta) -> None:
+            prepared.append(delta.created[0].name)
+            await asyncio.sleep(0)
+            assert delta.created[0].name not in world.cache.image.topics
+
+        world.cache.prepare_with(prepare)
+        numbers = await asyncio.gather(*(world.add_topic(f"t{index}") for index in range(5)))
+        await world.follower.reached(max(numbers))
+        assert numbers == sorted(numbers)
+        assert world.seen[1:] == [["t0"], ["t1"], ["t2"], ["t3"], ["t4"]]
+        assert prepared == ["t0", "t1", "t2", "t3", "t4"]
+
+    run(tmp_path, scenario)
+
+
+def test_an_error_of_a_subscriber_belongs_to_the_change_that_caused_it(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        def refuse(delta: MetadataDelta) -> None:
+            if delta.created[0].name == "bad":
+                raise OSError("disk full")
+
+        world.cache.subscribe(refuse)
+        first = await world.add_topic("good")
+        second = await world.add_topic("bad")
+        third = await world.add_topic("better")
+        await world.follower.reached(third)
+        await world.follower.reached(first)
+        for _ in range(2):  # also of those who ask later
+            with pytest.raises(OSError, match="disk full"):
+                await world.follower.reached(second)
+        assert sorted(world.cache.image.topics) == ["bad", "better", "good"]
+        assert world.failures == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_waiter_that_is_cancelled_keeps_no_change_from_being_applied(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        number = await world.add_topic("t")
+        waiting = asyncio.ensure_future(world.follower.reached(number))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await world.follower.reached(await world.add_topic("u"))
+        assert sorted(world.cache.image.topics) == ["t", "u"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_change_that_cannot_be_read_ends_the_broker_and_not_the_follower(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        number = await world.store.append([Create(paths.topic_path("t"), b"damaged")])
+        with pytest.raises(paths.CorruptNodeError, match="/brokers/topics/t"):
+            await world.follower.reached(number)
+        assert len(world.failures) == 1
+        await world.follower.reached(await world.store.append([SetData(paths.CLUSTER, b"")]))
+
+    run(tmp_path, scenario)
+
+
+def test_a_follower_that_is_too_far_behind_reads_everything_anew(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        go = asyncio.Event()
+
+        async def wait(_: MetadataDelta) -> None:
+            await go.wait()
+
+        world.cache.prepare_with(wait)
+        await world.add_topic("first")
+        await asyncio.sleep(0)
+        path = paths.topic_config_path("first")
+        operations: list[Operation] = [Create(path, paths.encode_config({"retention.ms": "1"}))]
+        for index in range(CHANGES_MAX + 1):
+            world.store._recent.add([])  # as many changes as the list holds
+            world.store._end_offset += 1
+            if index == 0:
+                await world.store.multi(operations)
+        last = await world.add_topic("last")
+        go.set()
+        await world.follower.reached(last)
+        assert sorted(world.cache.image.topics) == ["first", "last"]
+        assert world.cache.image.topics["first"].configs == {"retention.ms": "1"}
+        assert world.follower.applied == last + 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_trimmed_list_says_so() -> None:
+    async def scenario() -> None:
+        recent = RecentChanges(7)
+        for _ in range(CHANGES_MAX + 2):
+            recent.add([])
+        with pytest.raises(ChangesTrimmedError):
+            await recent.wait_from(8)
+        assert [change.number for change in await recent.wait_from(9)] == list(range(9, 9 + CHANGES_MAX))
+
+    asyncio.run(scenario())
