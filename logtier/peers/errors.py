@@ -12,4 +12,4 @@ class PeerBusyError(ClientError):
 
 
 class PeersClosedError(ClientError):
-    """The connections to a broker, or all connections, are closed for good."""
+    """All connections to other brokers are closed for good: this broker stops."""

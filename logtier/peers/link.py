@@ -24,7 +24,7 @@ from headwater.logtier.client.security import ClientSecurity
 from headwater.logtier.client.tls import client_context
 from headwater.logtier.config import ConfigError
 from headwater.logtier.peers.login import LoggedIn, check_supported, login_steps
-from headwater.logtier.peers.pending_call import PendingCall
+from headwater.logtier.peers.pending_call import GRACE_MS, STALL_MS, PendingCall
 from headwater.logtier.peers.settings import BrokerAddress, PeerSettings
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.outgoing import OutgoingNetwork
@@ -41,9 +41,6 @@ LOGIN_RESPONSE_BYTES_MAX: Final = 512 << 10
 #: A session is renewed after a random part of its lifetime in this range, as in Kafka: not all brokers at once.
 RENEW_FROM: Final = 0.85
 RENEW_TO: Final = 0.95
-#: Beyond this lateness of a timer the process was stopped. Responses may have arrived since: they get GRACE_MS.
-STALL_MS: Final = 1_000
-GRACE_MS: Final = 1_000
 
 
 class LinkOwner(Protocol):

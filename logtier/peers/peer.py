@@ -12,7 +12,7 @@ from headwater.logtier.client.connection import Request
 from headwater.logtier.client.errors import AuthenticationError, BrokerConnectionError, ClientError
 from headwater.logtier.client.security import ClientSecurity
 from headwater.logtier.peers.backoff import ExponentialBackoff, FailureNotices
-from headwater.logtier.peers.errors import PeerBusyError, PeersClosedError
+from headwater.logtier.peers.errors import PeerBusyError
 from headwater.logtier.peers.link import LinkContext, PeerLink
 from headwater.logtier.peers.pending_call import PendingCall
 from headwater.logtier.peers.settings import BrokerAddress
@@ -65,7 +65,7 @@ class Peer:
         self._link: PeerLink | None = None
         self._waiting: deque[PendingCall[Any]] = deque()
         self._attempt: asyncio.TimerHandle | None = None
-        self._is_closed = False
+        self._closed_by: ClientError | None = None
 
     def send(self, request: Request[_T], timeout_ms: int | None = None) -> asyncio.Future[_T]:
         """Send a request after those of earlier calls.
@@ -80,8 +80,8 @@ class Peer:
         """
         limit_ms = self._context.settings.request_timeout_ms if timeout_ms is None else timeout_ms
         call = PendingCall(request, limit_ms, self._name)
-        if self._is_closed:
-            call.failed(PeersClosedError(f"the connections to {self._name} are closed"))
+        if self._closed_by is not None:
+            call.failed(self._closed_by)
             return call.future
         address = self.drop_if_moved()
         if address is None:
@@ -198,12 +198,11 @@ class Peer:
         for call in waiting:
             call.failed(failure)
 
-    def close(self) -> PeerLink | None:
+    def close(self, failure: ClientError) -> PeerLink | None:
         """Close the link and fail the calls, now and later; return the link, if one was open."""
-        self._is_closed = True
+        self._closed_by = failure
         if self._attempt is not None:
             self._attempt.cancel()
-        failure = PeersClosedError(f"the connections to {self._name} are closed")
         self._fail_waiting(failure)
         link, self._link = self._link, None
         if link is not None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from headwater.logtier.client.connection import Request
+from headwater.logtier.client.errors import BrokerConnectionError
 from headwater.logtier.client.security import ClientSecurity
 from headwater.logtier.peers.backoff import FailureNotices
+from headwater.logtier.peers.errors import PeersClosedError
 from headwater.logtier.peers.link import LinkContext
 from headwater.logtier.peers.peer import Peer
 from headwater.logtier.peers.settings import BrokerAddress
 
 __all__ = ["Peers", "Purpose", "SendToBroker"]
+
+ALL_CLOSED: Final = "the connections to other brokers are closed"
 
 _T = TypeVar("_T")
 
@@ -90,27 +94,30 @@ class Peers:
         notices = self._notices.setdefault(broker_id, FailureNotices())
         peer = Peer(broker_id, lambda: self._address(broker_id), self._security, notices, self._context)
         if self._is_closed:
-            peer.close()
+            peer.close(PeersClosedError(ALL_CLOSED))
         else:
             self._peers[broker_id, purpose] = peer
         return peer
 
     def metadata_changed(self) -> None:
         """Close the connections to brokers that moved, registered again, or are gone; for each new image."""
-        for peer in list(self._peers.values()):
-            peer.drop_if_moved()
+        for (broker_id, purpose), peer in list(self._peers.items()):
+            if peer.drop_if_moved() is None:
+                del self._peers[broker_id, purpose]
+                self._notices.pop(broker_id, None)
+                peer.close(BrokerConnectionError(f"broker {broker_id} is no longer registered"))
 
     def close(self, broker_id: int) -> None:
         """Close the connections to one broker; their calls fail. A later call connects again."""
         self._notices.pop(broker_id, None)
         for key in [key for key in self._peers if key[0] == broker_id]:
-            self._peers.pop(key).close()
+            self._peers.pop(key).close(BrokerConnectionError(f"the connections to broker {broker_id} were closed"))
 
     async def aclose(self) -> None:
         """Close all connections for good, and wait for the attempts to connect."""
         self._is_closed = True
         peers = list(self._peers.values())
         self._peers.clear()
-        for link in [peer.close() for peer in peers]:
+        for link in [peer.close(PeersClosedError(ALL_CLOSED)) for peer in peers]:
             if link is not None:
                 await link.ended()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.errors import ClientError, RequestTimeoutError
 
-__all__ = ["PendingCall"]
+__all__ = ["GRACE_MS", "STALL_MS", "PendingCall"]
+
+#: Beyond this lateness of a timer the process was stopped. Responses may have arrived since: they get GRACE_MS.
+STALL_MS: Final = 1_000
+GRACE_MS: Final = 1_000
 
 _T = TypeVar("_T")
 
@@ -20,17 +24,18 @@ class PendingCall(Generic[_T]):
     that arrives after that is dropped.
     """
 
-    __slots__ = ("_name", "_timer", "future", "request", "sent_ms", "timeout_ms")
+    __slots__ = ("_loop", "_name", "_timer", "future", "request", "sent_ms", "timeout_ms")
 
     def __init__(self, request: Request[_T], timeout_ms: int, name: str) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self.request = request
         self.timeout_ms = timeout_ms
         self.future: asyncio.Future[_T] = loop.create_future()
         #: Monotonic time at which the request was written to the connection.
         self.sent_ms = -1
         self._name = name
-        self._timer = loop.call_later(timeout_ms / 1000, self._timed_out)
+        due_s = loop.time() + timeout_ms / 1000
+        self._timer = loop.call_at(due_s, self._timed_out, due_s)
 
     @property
     def is_wanted(self) -> bool:
@@ -51,7 +56,13 @@ class PendingCall(Generic[_T]):
             error.__cause__ = failure.__cause__
             self.future.set_exception(error)
 
-    def _timed_out(self) -> None:
-        if not self.future.done():
+    def _timed_out(self, due_s: float) -> None:
+        if self.future.done():
+            return
+        now_s = self._loop.time()
+        if now_s - due_s >= STALL_MS / 1000:
+            due_s = now_s + GRACE_MS / 1000
+            self._timer = self._loop.call_at(due_s, self._timed_out, due_s)
+        else:
             waited = "did not answer" if self.sent_ms >= 0 else "could not be sent the request"
             self.future.set_exception(RequestTimeoutError(f"{self._name} {waited} within {self.timeout_ms} ms"))

@@ -3,85 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import itertools
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headwater.logtier.client.connection import REQUESTS_IN_FLIGHT_MAX, Request
 from headwater.logtier.client.errors import (
-    AuthenticationError,
     BrokerConnectionError,
     ClientError,
     InvalidResponseError,
     RequestTimeoutError,
     UnsupportedVersionError,
 )
-from headwater.logtier.client.security import PLAINTEXT, ClientSecurity
 from headwater.logtier.peers.errors import PeerBusyError, PeersClosedError
-from headwater.logtier.peers.link import LinkContext
 from headwater.logtier.peers.peer import WAITING_CALLS_MAX
-from headwater.logtier.peers.peers import Peers, Purpose
+from headwater.logtier.peers.peers import Purpose
 from headwater.logtier.peers.settings import BrokerAddress, PeerSettings
-from headwater.logtier.protocol.errors import ErrorCode
-from tests.memory_network import ECHO, MemoryBroker, MemoryNetwork, MemoryRequest
-from tests.virtual_time import LoopClock, run_virtually
+from tests.memory_network import ECHO, MemoryBroker, MemoryRequest
+from tests.peer_connections import HOST, Cluster, echo, error_of, lines, virtually
+from tests.virtual_time import VirtualTimeLoop, run_virtually
 
-HOST: Final = "broker-2"
-ALICE = ClientSecurity(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="alice", password="alice-secret")
 REQUEST_MS: Final = PeerSettings("test").request_timeout_ms
-
-
-def echo(text: str, api_key: int = ECHO, version: int = 0) -> Request[str]:
-    """A request whose response is its own text."""
-    return Request(api_key, version, False, text.encode(), lambda body: bytes(body).decode(), False)
-
-
-class Cluster:
-    """This broker's connections to broker 2, which is there unless a test removes it."""
-
-    def __init__(self, security: ClientSecurity = PLAINTEXT, **settings: Any) -> None:
-        self.network = MemoryNetwork()
-        self.broker = self.network.brokers[HOST, 9092] = MemoryBroker()
-        self.addresses: dict[int, BrokerAddress] = {2: BrokerAddress(HOST, 9092, 7)}
-        self.security = security
-        self.clock = LoopClock()
-        context = LinkContext(self.network, self.clock, lambda: 0.5, lambda: "nonce", PeerSettings("test", **settings))
-        self.peers = Peers(self.addresses.get, lambda: self.security, context)
-
-    def send(self, text: str, timeout_ms: int | None = None) -> asyncio.Future[str]:
-        return self.peers.send(2, Purpose.OFFSETS, echo(text), timeout_ms)
-
-    async def call(self, text: str, timeout_ms: int | None = None) -> str:
-        return await self.peers.call(2, Purpose.OFFSETS, echo(text), timeout_ms)
-
-    @property
-    def attempt_gaps_ms(self) -> list[int]:
-        """Times between the attempts to connect."""
-        times = [round(at_s * 1000) for at_s, _, _ in self.network.attempts]
-        return [after - before for before, after in itertools.pairwise(times)]
-
-    def received(self) -> list[str]:
-        return [request.body.decode() for request in self.broker.requests]
-
-
-async def error_of(future: asyncio.Future[Any] | Coroutine[Any, Any, Any]) -> ClientError:
-    with pytest.raises(ClientError) as caught:
-        await future
-    return caught.value
-
-
-def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Runs a test on a virtual clock."""
-
-    @functools.wraps(test)
-    def run() -> None:
-        run_virtually(test())
-
-    return run
 
 
 @virtually
@@ -189,6 +134,27 @@ async def test_a_broker_that_is_stopped_is_given_up_and_found_again() -> None:
 
 
 @virtually
+async def test_a_process_that_was_stopped_takes_the_responses_that_came_meanwhile() -> None:
+    cluster = Cluster()
+    cluster.broker.handler = lambda request: None
+    calling = cluster.send("hello")
+    await asyncio.sleep(1)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.stand_still(10 * REQUEST_MS / 1000)
+    await asyncio.sleep(0.5)
+    assert not calling.done()
+    cluster.broker.requests[0].answer(b"hello")
+    assert await calling == "hello"
+    calling = cluster.send("hello")
+    await asyncio.sleep(1)
+    loop.stand_still(10 * REQUEST_MS / 1000)
+    assert isinstance(await error_of(calling), RequestTimeoutError)
+    await asyncio.sleep(2)
+    assert cluster.broker.open_connections == []
+
+
+@virtually
 async def test_every_call_fails_with_an_error_of_its_own_when_the_connection_ends() -> None:
     cluster = Cluster()
     cluster.broker.handler = lambda request: None
@@ -280,6 +246,25 @@ def test_garbage_ends_the_connection_with_a_typed_error(garbage: bytes, reason: 
         assert await cluster.call("hello") == "hello"
 
     run_virtually(run())
+
+
+@given(noise=st.binary(min_size=1, max_size=200), cut=st.integers(1, 50))
+def test_noise_leads_to_a_typed_error_whatever_it_is(noise: bytes, cut: int) -> None:
+    async def run() -> None:
+        cluster = Cluster()
+        cluster.broker.handler = lambda request: None
+        futures = [cluster.send(str(number), 1_000) for number in range(3)]
+        await asyncio.sleep(0.5)
+        stream = cluster.broker.connections[0].stream
+        for start in range(0, len(noise), cut):
+            stream.deliver(noise[start : start + cut])
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert all(isinstance(outcome, str | ClientError) for outcome in outcomes)
+        cluster.broker.handler = lambda request: request.answer(request.body)
+        cluster.peers.close(2)
+        assert await cluster.call("hello") == "hello"
+
+    run_virtually(run(), is_one_of_many=True)
 
 
 @virtually
@@ -393,7 +378,7 @@ async def test_purposes_and_brokers_do_not_wait_for_each_other() -> None:
     assert await cluster.peers.call(3, Purpose.FETCH_IN_SYNC, echo("other")) == "other"
     assert not parked.done()
     cluster.peers.close(2)
-    assert isinstance(await error_of(parked), PeersClosedError)
+    assert str(await error_of(parked)) == "the connections to broker 2 were closed"
     assert cluster.broker.open_connections == []
     assert await cluster.peers.call(3, Purpose.FETCH_IN_SYNC, echo("other")) == "other"
     assert await cluster.peers.call(2, Purpose.FETCH_IN_SYNC, echo("again")) == "again"
@@ -436,126 +421,6 @@ async def test_an_idle_connection_is_replaced_before_the_broker_closes_it() -> N
     await asyncio.sleep(61)
     assert await cluster.call("hello") == "hello"
     assert [connection.stream.is_closed for connection in cluster.broker.connections] == [True, False]
-
-
-class Sasl:
-    """The SASL side of a broker: one user, sessions of a limited time."""
-
-    def __init__(self, cluster: Cluster, lifetime_ms: int = 0) -> None:
-        self.password = "alice-secret"
-        self.lifetime_ms = lifetime_ms
-        self.logins = 0
-        self.held: list[MemoryRequest] = []
-        #: APIs whose requests are held back.
-        self.holds: set[int] = set()
-        cluster.broker.handler = self.handle
-
-    def handle(self, request: MemoryRequest) -> None:
-        if request.api_key in self.holds:
-            self.held.append(request)
-        else:
-            self.answer(request)
-
-    def answer(self, request: MemoryRequest) -> None:
-        if request.api_key == 17:
-            request.answer_tree({"error_code": ErrorCode.none, "mechanisms": ["PLAIN"]})
-        elif request.api_key == 36:
-            self.logins += 1
-            if self.password.encode() in request.body:
-                tree: dict[str, Any] = {"error_message": None, "auth_bytes": b"", "session_lifetime": self.lifetime_ms}
-            else:
-                message = "Authentication failed: Invalid username or password"
-                tree = {"error_code": ErrorCode.sasl_authentication_failed, "error_message": message, "auth_bytes": b""}
-            # Version 2 has tagged fields in the header of its response.
-            request.answer(b"\0" * (request.api_version == 2) + _encoded(request, tree))
-        else:
-            request.answer(request.body)
-
-
-def _encoded(request: MemoryRequest, tree: dict[str, Any]) -> bytes:
-    from headwater.logtier.protocol.messages import encode_response
-
-    return encode_response(request.api_key, request.api_version, tree)
-
-
-@virtually
-async def test_a_session_is_renewed_between_two_requests() -> None:
-    """Requests in flight are answered before, later ones after the renewal, all on one connection."""
-    cluster = Cluster(ALICE)
-    sasl = Sasl(cluster, lifetime_ms=10_000)
-    assert await cluster.call("first") == "first"
-    await asyncio.sleep(8)
-    sasl.holds = {ECHO, 17}
-    in_flight = cluster.send("in flight")
-    await asyncio.sleep(1.5)
-    later = [cluster.send("later"), cluster.send("last")]
-    await asyncio.sleep(0.1)
-    assert [request.api_key for request in cluster.broker.requests[-2:]] == [ECHO, 17]
-    assert sasl.logins == 1
-    sasl.holds = set()
-    for request in sasl.held:
-        sasl.answer(request)
-    assert await asyncio.gather(in_flight, *later) == ["in flight", "later", "last"]
-    assert sasl.logins == 2
-    assert len(cluster.broker.connections) == 1
-
-
-@virtually
-async def test_an_unused_session_is_not_renewed() -> None:
-    cluster = Cluster(ALICE)
-    sasl = Sasl(cluster, lifetime_ms=10_000)
-    assert await cluster.call("first") == "first"
-    await asyncio.sleep(400)
-    assert sasl.logins == 1
-    assert await cluster.call("second") == "second"
-    assert sasl.logins == 2
-
-
-@virtually
-async def test_a_password_that_is_wrong_at_the_renewal_fails_the_waiting_calls() -> None:
-    cluster = Cluster(ALICE)
-    sasl = Sasl(cluster, lifetime_ms=10_000)
-    assert await cluster.call("first") == "first"
-    sasl.password = "other-secret"
-    await asyncio.sleep(9.5)
-    assert isinstance(await error_of(cluster.send("second")), AuthenticationError)
-    assert cluster.broker.open_connections == []
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    return [(record.levelname, record.getMessage()) for record in caplog.records if "peers" in record.name]
-
-
-def test_a_wrong_password_is_one_line_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        cluster = Cluster(ALICE)
-        sasl = Sasl(cluster)
-        sasl.password = "other-secret"
-        for _ in range(20):
-            for purpose in (Purpose.FETCH_IN_SYNC, Purpose.CONTROLLER):
-                failure = await error_of(cluster.peers.send(2, purpose, echo("hello"), 3_600_000))
-                assert isinstance(failure, AuthenticationError)
-        [(level, line)] = lines(caplog)
-        assert level == "ERROR"
-        assert line == (
-            "broker 2 at broker-2:9092 refuses user 'alice': Authentication failed: Invalid username or password; "
-            "the broker tries again"
-        )
-        gaps = cluster.attempt_gaps_ms
-        assert max(gaps) > 5_000, "a refused credential is tried less often than a broker that is down"
-        changed = ClientSecurity(
-            protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="alice", password="third-secret"
-        )
-        cluster.security = changed
-        await error_of(cluster.peers.send(2, Purpose.CONTROLLER, echo("hello"), 3_600_000))
-        assert len(lines(caplog)) == 2
-        sasl.password = "third-secret"
-        assert await cluster.peers.call(2, Purpose.CONTROLLER, echo("hello"), 3_600_000) == "hello"
-        assert lines(caplog)[2:] == [("INFO", "broker 2 at broker-2:9092 answers")]
-        assert "secret" not in caplog.text
-
-    caplog.set_level(logging.INFO)
-    run_virtually(run())
 
 
 def test_a_broker_that_is_down_is_one_line_and_one_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
