@@ -70,7 +70,8 @@ class ControllerChannel:
         self._turns = asyncio.Semaphore(turns)
         self._request_timeout_ms = request_timeout_ms
         self._notices = FailureNotices()
-        self._pauses: set[asyncio.Future[None]] = set()
+        #: Ordered, unlike a set: the order of events is the same in every run of a simulation.
+        self._pauses: dict[asyncio.Future[None], None] = {}
 
     async def call(
         self,
@@ -160,12 +161,12 @@ class ControllerChannel:
         loop = asyncio.get_running_loop()
         pause: asyncio.Future[None] = loop.create_future()
         timer = loop.call_later(delay_ms / 1000, _end, pause)
-        self._pauses.add(pause)
+        self._pauses[pause] = None
         try:
             await pause
         finally:
             timer.cancel()
-            self._pauses.discard(pause)
+            del self._pauses[pause]
 
 
 def _end(pause: asyncio.Future[None]) -> None:

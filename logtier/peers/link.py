@@ -49,8 +49,8 @@ class LinkOwner(Protocol):
     def link_answered(self) -> None:
         """Handle the first response after the login: the broker works."""
 
-    def link_closed(self, link: PeerLink, failure: ClientError) -> None:
-        """Handle the end of the link, called once; the calls failed before."""
+    def link_closed(self, link: PeerLink, failure: ClientError, *, was_idle: bool) -> None:
+        """Handle the end of the link, called once; `was_idle` if no call failed by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class PeerLink:
         self._waiting.clear()
         for call in calls:
             call.failed(failure)
-        self._owner.link_closed(self, failure)
+        self._owner.link_closed(self, failure, was_idle=not calls)
 
     async def ended(self) -> None:
         """Wait for the end of an attempt to connect that `close` cancelled."""

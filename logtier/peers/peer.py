@@ -172,8 +172,8 @@ class Peer:
         if self._notices.forget() and self._link is not None:
             logger.info("%s answers", self._link.name)
 
-    def link_closed(self, link: PeerLink, failure: ClientError) -> None:
-        """Handle the end of a link: begin the back-off, and log the reason if it is new."""
+    def link_closed(self, link: PeerLink, failure: ClientError, *, was_idle: bool) -> None:
+        """Handle the end of a link: begin the back-off, and log the reason if it is new and a call failed by it."""
         if link is not self._link:
             return
         self._link = None
@@ -183,7 +183,7 @@ class Peer:
         delay_ms = self._backoff.next_delay_ms(settings.refused_backoff_max_ms if is_refused else None)
         self._next_attempt_ms = now_ms + delay_ms
         self._failed_address = link.address
-        if not self._notices.is_due(str(failure), now_ms):
+        if was_idle or not self._notices.is_due(str(failure), now_ms):
             return
         if is_refused:
             logger.error("%s; the broker tries again", failure)

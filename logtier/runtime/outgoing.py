@@ -14,6 +14,8 @@ from headwater.logtier.runtime.tls_stream import RECEIVED_BYTES, TlsStream
 
 #: Addresses of one host name that are tried in order; a name with more is a mistake of the name service.
 ADDRESSES_MAX: Final = 16
+#: Time for an address to accept before the next one is tried: a silent address must not hide the others.
+ADDRESS_WAIT_S: Final = 2.0
 
 
 class OutgoingNetwork(Protocol):
@@ -81,7 +83,7 @@ async def _first_that_accepts(
     loop: asyncio.AbstractEventLoop, targets: Sequence[tuple[int, Any]], buffer_bytes: tuple[int, int]
 ) -> socket.socket:
     failure: OSError | None = None
-    for family, address in targets:
+    for number, (family, address) in enumerate(targets, 1):
         connecting = socket.socket(family, socket.SOCK_STREAM)
         try:
             connecting.setblocking(False)
@@ -90,14 +92,16 @@ async def _first_that_accepts(
             for option, size in zip((socket.SO_SNDBUF, socket.SO_RCVBUF), buffer_bytes, strict=True):
                 if size > 0:
                     connecting.setsockopt(socket.SOL_SOCKET, option, size)
-            await loop.sock_connect(connecting, address)
+            async with asyncio.timeout(ADDRESS_WAIT_S if number < len(targets) else None):
+                await loop.sock_connect(connecting, address)
             if connecting.getsockname() == connecting.getpeername():
                 # The kernel chose the wanted port as the local one: without a listener there, TCP connects to itself.
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         except OSError as error:
             connecting.close()
             # asyncio's own text repeats the address.
-            failure = failure or (OSError(error.errno, os.strerror(error.errno)) if error.errno else error)
+            code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
+            failure = failure or (OSError(code, os.strerror(code)) if code else error)
         except BaseException:
             connecting.close()
             raise

@@ -423,6 +423,21 @@ async def test_an_idle_connection_is_replaced_before_the_broker_closes_it() -> N
     assert [connection.stream.is_closed for connection in cluster.broker.connections] == [True, False]
 
 
+def test_a_connection_that_the_broker_closes_because_nobody_uses_it_is_no_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        cluster = Cluster()
+        for _ in range(3):
+            assert await cluster.call("hello") == "hello"
+            await asyncio.sleep(600)
+            cluster.broker.end_connections()
+
+    caplog.set_level(logging.INFO)
+    run_virtually(run())
+    assert lines(caplog) == []
+
+
 def test_a_broker_that_is_down_is_one_line_and_one_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         cluster = Cluster()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -141,6 +142,16 @@ def test_a_response_names_a_diverging_epoch_and_the_current_leader() -> None:
     assert (diverging.diverging_epoch, diverging.current_leader) == ((4, 55), None)
     assert (elsewhere.diverging_epoch, elsewhere.current_leader, elsewhere.error_code) == (None, (3, 9), 6)
     assert len(elsewhere.records) == 0
+
+
+def test_an_epoch_of_minus_one_is_no_divergence() -> None:
+    """kio leaves defaults out; a peer may write them."""
+    body = written(response(partition()))
+    assert body.endswith(b"\0\0\0")  # tags of partition, topic and response
+    tagged = body[:-3] + b"\x02\0\x0d" + struct.pack(">iqB", -1, -1, 0) + b"\x01\x09" + struct.pack(">iiB", -1, -1, 0)
+    request = replica_fetch_request(2, 1, {}, wait_ms=0, bytes_min=0, bytes_max=0)
+    [fetched] = request.decode(memoryview(tagged + b"\0\0")).partitions
+    assert (fetched.diverging_epoch, fetched.current_leader) == (None, None)
 
 
 def test_aborted_transactions_are_skipped() -> None:

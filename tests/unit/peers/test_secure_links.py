@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import secrets
@@ -27,6 +28,7 @@ from headwater.logtier.peers.link import LinkContext
 from headwater.logtier.peers.peers import Peers, Purpose
 from headwater.logtier.peers.settings import BrokerAddress, PeerSettings
 from headwater.logtier.quota.client_quotas import ClientQuotas
+from headwater.logtier.runtime import outgoing
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.event_loop import run
 from headwater.logtier.runtime.metrics import BrokerMetrics
@@ -217,6 +219,38 @@ def test_a_certificate_that_is_renewed_on_disk_takes_effect_without_a_restart(
             trusted.write_bytes(certificates.ca.read_bytes())
             assert (await ping(peers)).api_keys
             await peers.aclose()
+
+    on_loop(scenario)
+
+
+def test_a_name_is_resolved_and_its_addresses_are_tried_in_turn(certificates: Certificates) -> None:
+    async def scenario() -> None:
+        # Where localhost is ::1, too, that address refuses.
+        async with Listening(certificates, "SSL") as listening:
+            peers = connections(listening.port, listening.security, "localhost")
+            assert (await ping(peers)).api_keys
+            await peers.aclose()
+
+    on_loop(scenario)
+
+
+def test_a_silent_address_does_not_hide_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full backlog swallows attempts to connect."""
+    monkeypatch.setattr(outgoing, "ADDRESS_WAIT_S", 0.05)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as full, contextlib.ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as there:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for _ in range(4):
+                filling = stack.enter_context(socket.socket())
+                filling.setblocking(False)
+                filling.connect_ex(full.getsockname())
+            targets = [(socket.AF_INET, each.getsockname()) for each in (full, there)]
+            connected = await outgoing._first_that_accepts(loop, targets, (-1, -1))
+            with connected:
+                assert connected.getpeername() == there.getsockname()
 
     on_loop(scenario)
 
