@@ -4,62 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import pytest
 
 from headwater.logtier.client.errors import AuthenticationError
 from headwater.logtier.client.security import ClientSecurity
 from headwater.logtier.peers.peers import Purpose
-from headwater.logtier.protocol.errors import ErrorCode
-from headwater.logtier.protocol.messages import encode_response
-from tests.memory_network import ECHO, MemoryRequest
+from tests.memory_network import ECHO
 from tests.peer_connections import Cluster, echo, error_of, lines, virtually
+from tests.scripted_sasl import ALICE, ScriptedSasl
 from tests.virtual_time import run_virtually
-
-ALICE = ClientSecurity(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="alice", password="alice-secret")
-
-
-class Sasl:
-    """The SASL side of a broker: one user, sessions of a limited time."""
-
-    def __init__(self, cluster: Cluster, lifetime_ms: int = 0) -> None:
-        self.password = "alice-secret"
-        self.lifetime_ms = lifetime_ms
-        self.logins = 0
-        self.held: list[MemoryRequest] = []
-        #: APIs whose requests are held back.
-        self.holds: set[int] = set()
-        cluster.broker.handler = self.handle
-
-    def handle(self, request: MemoryRequest) -> None:
-        if request.api_key in self.holds:
-            self.held.append(request)
-        else:
-            self.answer(request)
-
-    def answer(self, request: MemoryRequest) -> None:
-        if request.api_key == 17:
-            request.answer_tree({"error_code": ErrorCode.none, "mechanisms": ["PLAIN"]})
-        elif request.api_key == 36:
-            self.logins += 1
-            if self.password.encode() in request.body:
-                tree: dict[str, Any] = {"error_message": None, "auth_bytes": b"", "session_lifetime": self.lifetime_ms}
-            else:
-                message = "Authentication failed: Invalid username or password"
-                tree = {"error_code": ErrorCode.sasl_authentication_failed, "error_message": message, "auth_bytes": b""}
-            # Version 2 has tagged fields in the header of its response.
-            header = b"\0" * (request.api_version == 2)
-            request.answer(header + encode_response(request.api_key, request.api_version, tree))
-        else:
-            request.answer(request.body)
 
 
 @virtually
 async def test_a_session_is_renewed_between_two_requests() -> None:
     """Requests in flight are answered before, later ones after the renewal, all on one connection."""
     cluster = Cluster(ALICE)
-    sasl = Sasl(cluster, lifetime_ms=10_000)
+    sasl = ScriptedSasl(cluster.broker, lifetime_ms=10_000)
     assert await cluster.call("first") == "first"
     await asyncio.sleep(8)
     sasl.holds = {ECHO, 17}
@@ -80,7 +41,7 @@ async def test_a_session_is_renewed_between_two_requests() -> None:
 @virtually
 async def test_an_unused_session_is_not_renewed() -> None:
     cluster = Cluster(ALICE)
-    sasl = Sasl(cluster, lifetime_ms=10_000)
+    sasl = ScriptedSasl(cluster.broker, lifetime_ms=10_000)
     assert await cluster.call("first") == "first"
     await asyncio.sleep(400)
     assert sasl.logins == 1
@@ -91,7 +52,7 @@ async def test_an_unused_session_is_not_renewed() -> None:
 @virtually
 async def test_a_password_that_is_wrong_at_the_renewal_fails_the_waiting_calls() -> None:
     cluster = Cluster(ALICE)
-    sasl = Sasl(cluster, lifetime_ms=10_000)
+    sasl = ScriptedSasl(cluster.broker, lifetime_ms=10_000)
     assert await cluster.call("first") == "first"
     sasl.password = "other-secret"
     await asyncio.sleep(9.5)
@@ -102,7 +63,7 @@ async def test_a_password_that_is_wrong_at_the_renewal_fails_the_waiting_calls()
 def test_a_wrong_password_is_one_line_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         cluster = Cluster(ALICE)
-        sasl = Sasl(cluster)
+        sasl = ScriptedSasl(cluster.broker)
         sasl.password = "other-secret"
         for _ in range(20):
             for purpose in (Purpose.FETCH_IN_SYNC, Purpose.CONTROLLER):
