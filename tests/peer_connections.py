@@ -36,7 +36,7 @@ class Cluster:
         self.addresses: dict[int, BrokerAddress] = {2: BrokerAddress(HOST, 9092, 7)}
         self.security = security
         self.clock = LoopClock()
-        context = LinkContext(self.network, self.clock, lambda: 0.5, lambda: "nonce", PeerSettings("test", **settings))
+        context = LinkContext(self.network, self.clock, lambda: 0.5, bytes, PeerSettings("test", **settings))
         self.peers = Peers(self.addresses.get, lambda: self.security, context)
 
     def send(self, text: str, timeout_ms: int | None = None) -> asyncio.Future[str]:

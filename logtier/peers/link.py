@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import enum
 import ssl
 from collections import deque
@@ -28,6 +29,7 @@ from headwater.logtier.peers.pending_call import GRACE_MS, STALL_MS, PendingCall
 from headwater.logtier.peers.settings import BrokerAddress, PeerSettings
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.outgoing import OutgoingNetwork
+from headwater.logtier.runtime.random_bytes import RandomBytes
 from headwater.logtier.runtime.streams import Stream
 from headwater.logtier.runtime.tls_stream import TlsError
 from headwater.logtier.security.key_files import tls_reason
@@ -36,6 +38,7 @@ __all__ = ["LinkContext", "LinkOwner", "PeerLink"]
 
 #: Responses begin in this buffer: small ones take one system call, and of a large one at most this much is copied.
 HEAD_BYTES: Final = 16 << 10
+NONCE_BYTES: Final = 24
 #: Largest response before the login: a list of API versions, of mechanisms, or a token.
 LOGIN_RESPONSE_BYTES_MAX: Final = 512 << 10
 #: A session is renewed after a random part of its lifetime in this range, as in Kafka: not all brokers at once.
@@ -59,13 +62,13 @@ class LinkContext:
 
     Attributes:
         draw: Draws a number from [0, 1).
-        nonce: Returns a printable text that is unpredictable and used only once, for SCRAM.
+        random_bytes: Draws the nonces of SCRAM, from a secure source.
     """
 
     network: OutgoingNetwork
     clock: Clock
     draw: Callable[[], float]
-    nonce: Callable[[], str]
+    random_bytes: RandomBytes
     settings: PeerSettings
 
 
@@ -240,8 +243,11 @@ class PeerLink:
         self._state = state
         self._login_begun_ms = self._context.clock.monotonic_ms()
         self._renew_at_ms = None
-        self._steps = login_steps(self._security, self.name, self._context.nonce, self._versions)
+        self._steps = login_steps(self._security, self.name, self._nonce(), self._versions)
         self._advance_login(None)
+
+    def _nonce(self) -> str:
+        return base64.urlsafe_b64encode(self._context.random_bytes(NONCE_BYTES)).decode()
 
     def _advance_login(self, response: Any) -> None:
         assert self._steps is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, Final, NamedTuple
 
 from headwater.logtier.client.authentication import authentication_steps
@@ -39,13 +39,13 @@ class LoggedIn(NamedTuple):
 def login_steps(
     security: ClientSecurity,
     address: str,
-    nonce: Callable[[], str],
+    nonce: str,
     versions: Mapping[int, tuple[int, int]] | None = None,
 ) -> Generator[Request[Any], Any, LoggedIn]:
     """Yield the requests of a login, each after the response to the previous one.
 
     Args:
-        nonce: Returns a printable text that is unpredictable and used only once.
+        nonce: A printable text that is unpredictable and used only once.
         versions: The broker's versions, to renew a session (KIP-368).
 
     Raises:
@@ -63,7 +63,7 @@ def login_steps(
         return LoggedIn(versions, 0)
     known = versions
     lifetime_ms = yield from authentication_steps(
-        lambda api_key: negotiate(api_key, known), security, address, nonce(), iterations_max=ITERATIONS_MAX
+        lambda api_key: negotiate(api_key, known), security, address, nonce, iterations_max=ITERATIONS_MAX
     )
     return LoggedIn(versions, lifetime_ms)
 

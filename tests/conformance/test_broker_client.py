@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -38,6 +37,7 @@ from headwater.logtier.records.batch import iterate_batches
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.event_loop import run
 from headwater.logtier.runtime.outgoing import SocketOutgoingNetwork
+from headwater.logtier.runtime.random_bytes import system_random_bytes
 
 if TYPE_CHECKING:
     from tests.conftest import BrokerProcess, Certificates, StartBroker
@@ -57,7 +57,7 @@ def connections(address: str, security: ClientSecurity | None = None, **settings
         SocketOutgoingNetwork(),
         SystemClock(),
         random.Random(1).random,
-        lambda: secrets.token_urlsafe(24),
+        system_random_bytes,
         PeerSettings("test", **settings),
     )
     chosen = security or ClientSecurity()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import re
-import secrets
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -34,6 +33,7 @@ from headwater.logtier.runtime.event_loop import run
 from headwater.logtier.runtime.metrics import BrokerMetrics
 from headwater.logtier.runtime.network import SocketNetwork
 from headwater.logtier.runtime.outgoing import SocketOutgoingNetwork
+from headwater.logtier.runtime.random_bytes import system_random_bytes
 from headwater.logtier.security.scram import ScramCredential, ScramUsers
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def connections(port: int, security: Callable[[], ClientSecurity], host: str = "
         SocketOutgoingNetwork(),
         SystemClock(),
         random.Random(1).random,
-        lambda: secrets.token_urlsafe(24),
+        system_random_bytes,
         PeerSettings("test", **settings),
     )
     return Peers(lambda _: BrokerAddress(host, port), security, context)
