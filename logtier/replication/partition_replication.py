@@ -64,8 +64,8 @@ class PartitionReplication:
         self._live_brokers: Mapping[int, int] = {}
         #: The partitions with replicas on other brokers.
         self._replicated: dict[TopicPartition, Partition[Log]] = {}
-        #: Those among them that this broker leads.
-        self._followed: dict[TopicPartition, Partition[Log]] = {}
+        #: Those among them that this broker leads; only this object changes them.
+        self.followed: dict[TopicPartition, Partition[Log]] = {}
         self._ticking: Timer | None = None
 
     def start(self, image: MetadataImage) -> None:
@@ -79,11 +79,6 @@ class PartitionReplication:
             self._ticking.cancel()
             self._ticking = None
         self._checkpoints.close(self._replicated.values())
-
-    @property
-    def has_followers(self) -> bool:
-        """Whether any partition led here has replicas on other brokers."""
-        return bool(self._followed)
 
     # -- events
 
@@ -102,14 +97,14 @@ class PartitionReplication:
         elif self._replicated:
             self._replicated.pop(key, None)
         if partition.has_followers:
-            self._followed[key] = partition
-        elif self._followed:
-            self._followed.pop(key, None)
+            self.followed[key] = partition
+        elif self.followed:
+            self.followed.pop(key, None)
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Note that a replica is gone or its log unusable."""
         self._replicated.pop(topic_partition, None)
-        self._followed.pop(topic_partition, None)
+        self.followed.pop(topic_partition, None)
 
     def follow_brokers(self, delta: MetadataDelta) -> None:
         """Note which brokers came and went, before the change of their partitions is applied."""
@@ -117,7 +112,7 @@ class PartitionReplication:
             return
         self._live_brokers = _epochs(delta.new)
         now_ms = self._clock.monotonic_ms()
-        for partition in list(self._followed.values()):
+        for partition in list(self.followed.values()):
             self.perform(partition, partition.live_brokers_changed(self._live_brokers, now_ms))
 
     def follower_fetched(
@@ -153,7 +148,7 @@ class PartitionReplication:
     def _tick(self) -> None:
         self._ticking = self._call_later(self._tick_s, self._tick) if self._replicated else None
         now_ms = self._clock.monotonic_ms()
-        for partition in list(self._followed.values()):
+        for partition in list(self.followed.values()):
             self.perform(partition, partition.tick(now_ms))
         self._checkpoints.write(self._replicated.values())
 

@@ -69,6 +69,8 @@ class ReplicaManager:
         #: Leaders and followers: events from outside, and what partitions decide.
         self.partition_replication = PartitionReplication(self._replicas, log_manager, clock, call_later, propose_isr)
         self._delayed_fetches = self.partition_replication.delayed_fetches
+        #: The partitions led here with replicas on other brokers, for which appends with acks=all wait: a live view.
+        self.followed = self.partition_replication.followed
         # Only one task creates logs outside the event loop at a time.
         self._making = asyncio.Lock()
         #: Topics with a codec (`compression.type` other than producer).
@@ -334,11 +336,6 @@ class ReplicaManager:
         if has_advanced or partition.has_followers:
             self._delayed_fetches.check(topic_partition)
         return info
-
-    @property
-    def has_followers(self) -> bool:
-        """Whether any partition led here has replicas on other brokers, for which appends with acks=all wait."""
-        return self.partition_replication.has_followers
 
     def acknowledgement(
         self, appends: Sequence[tuple[TopicPartition, AppendInfo]], timeout_ms: int, *, acks: int

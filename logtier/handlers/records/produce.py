@@ -8,7 +8,7 @@ A transactional batch waits for the transaction coordinator if its partition doe
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.records.compression_ahead import Refusals, compress_ahead
@@ -50,6 +50,9 @@ INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 or
 #: the index among them.
 _Append: TypeAlias = tuple[TopicPartition, AppendInfo, list[ProducedPartition], int]
 _Topics: TypeAlias = list[tuple[str, Any, list[ProducedPartition]]]
+#: The outcome of the appends of a request: the response, the appends for which it may have to wait, and the first
+#: error, which with acks=0 closes the connection.
+_Produced: TypeAlias = tuple[_Topics, list[_Append], KafkaError | None]
 
 _NO_VERDICTS: Final[Mapping[TopicPartition, Verdict]] = {}
 #: The low byte of a batch's attributes.
@@ -57,35 +60,6 @@ _FLAGS: Final = ATTRIBUTES + 1
 _NONE: Final = ErrorCode.none
 #: Creates a named tuple without its generated __new__, whose cost would arise twice for every batch.
 _new: Final = tuple.__new__
-
-
-class _Verdicts(NamedTuple):
-    """What is known of the partitions before the append: an error of all of them, or verdicts of some."""
-
-    of_partitions: Mapping[TopicPartition, Verdict]
-    of_all: KafkaError | None = None
-
-
-class _Verifying(NamedTuple):
-    """The transaction coordinator's verdicts, to be awaited."""
-
-    answers: Awaitable[Verdicts]
-
-
-class _Produced(NamedTuple):
-    """The outcome of the appends of a request.
-
-    Attributes:
-        unacknowledged: The appends for which the response may have to wait.
-        first_error: The first error, which with acks=0 closes the connection.
-    """
-
-    topics: _Topics
-    unacknowledged: list[_Append]
-    first_error: KafkaError | None
-
-
-_NOT_TRANSACTIONAL: Final = _Verdicts(_NO_VERDICTS)
 
 
 def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[list[bytes] | None] | None:
@@ -99,13 +73,16 @@ def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[lis
     compressing = compress_ahead(request, context)
     if compressing is not None:
         return _handle_later(request, context, refused, compressing=compressing)
-    verdicts = _verdicts(request, context, refused)
-    if isinstance(verdicts, _Verifying):
-        return _handle_later(request, context, refused, verifying=verdicts)
-    produced = _append_all(request, context, verdicts)
-    acknowledgement = _acknowledgement(request, context, produced)
-    if acknowledgement is not None:
-        return _handle_later(request, context, refused, produced=produced, acknowledgement=acknowledgement)
+    if request.transactional_id is None:
+        produced = _append_all(request, context, refused)
+    else:
+        verdicts = _verdicts(request, context, refused)
+        if isinstance(verdicts, Awaitable):
+            return _handle_later(request, context, refused, verifying=verdicts)
+        produced = _append_all(request, context, *verdicts)
+    wait = _wait(request, context, produced)
+    if wait is not None:
+        return _handle_later(request, context, refused, produced=produced, wait=wait)
     return _respond(request, context, produced)
 
 
@@ -115,52 +92,54 @@ async def _handle_later(
     refused: Mapping[TopicPartition, Verdict],
     *,
     compressing: Awaitable[Refusals] | None = None,
-    verifying: _Verifying | None = None,
+    verifying: Awaitable[Verdicts] | None = None,
     produced: _Produced | None = None,
-    acknowledgement: ReplicationWait | None = None,
+    wait: ReplicationWait | None = None,
 ) -> list[bytes] | None:
     """Go on with a request from the step that it waits for."""
     if produced is None:
         if compressing is not None:
             refused = {**await compressing, **refused}
-        verdicts = _verdicts(request, context, refused) if verifying is None else verifying
-        if isinstance(verdicts, _Verifying):
-            verdicts = _Verdicts({**await verdicts.answers, **refused})
-        produced = _append_all(request, context, verdicts)
-        acknowledgement = _acknowledgement(request, context, produced)
-    if acknowledgement is not None:
-        _refuse_unacknowledged(produced, await acknowledgement.results(), context)
+        verdicts = verifying or _verdicts(request, context, refused)
+        if isinstance(verdicts, Awaitable):
+            verdicts = {**await verdicts, **refused}, None
+        produced = _append_all(request, context, *verdicts)
+        wait = _wait(request, context, produced)
+    if wait is not None:
+        _refuse_unacknowledged(produced, await wait.results(), context)
     return _respond(request, context, produced)
 
 
 def _verdicts(
     request: Any, context: RequestContext, refused: Mapping[TopicPartition, Verdict]
-) -> _Verdicts | _Verifying:
-    """Return the verdicts of the batches: those `refused` already, and those of the transaction coordinator."""
+) -> tuple[Mapping[TopicPartition, Verdict], KafkaError | None] | Awaitable[Verdicts]:
+    """Return the verdicts of partitions, with the error of all of them, if any; or those of the coordinator, later."""
     transactional_id = request.transactional_id
     if transactional_id is None or request.acks not in ACKS:
-        return _NOT_TRANSACTIONAL if refused is _NO_VERDICTS else _Verdicts(refused)
+        return refused, None
     if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, transactional_id):
-        return _Verdicts(refused, TRANSACTION_DENIED)
+        return refused, TRANSACTION_DENIED
     try:
         verdicts = verify(transactional_id, _batches(request, context), context)
     except KafkaError as error:
-        return _Verdicts(refused, error.without_traceback())
-    if isinstance(verdicts, Awaitable):
-        return _Verifying(verdicts)
-    return _Verdicts({**verdicts, **refused})
+        return refused, error.without_traceback()
+    return verdicts if isinstance(verdicts, Awaitable) else ({**verdicts, **refused}, None)
 
 
-def _append_all(request: Any, context: RequestContext, verdicts: _Verdicts) -> _Produced:
-    """Append the batches that are not rejected, and count them."""
+def _append_all(
+    request: Any,
+    context: RequestContext,
+    verdicts: Mapping[TopicPartition, Verdict],
+    refusal: KafkaError | None = None,
+) -> _Produced:
+    """Append the batches that are not rejected, all by `refusal` or a partition by its verdict, and count them."""
     services = context.services
     manager = services.replica_manager
     append = manager.append
     acks = request.acks
-    of_partitions, refusal = verdicts
     acks_error = None if acks in ACKS else INVALID_ACKS
     may_be_transactional = request.transactional_id is not None
-    waits_for_followers = acks == -1 and manager.has_followers
+    waits_for_followers = acks == -1 and bool(manager.followed)
     now_ms = services.clock.now_ms()
     topics: _Topics = []
     unacknowledged: list[_Append] = []
@@ -173,7 +152,7 @@ def _append_all(request: Any, context: RequestContext, verdicts: _Verdicts) -> _
         for data in topic_data.partition_data:
             index = data.index
             key = _new(TopicPartition, (name, index))
-            verdict = of_partitions.get(key) if of_partitions else None
+            verdict = verdicts.get(key) if verdicts else None
             info = topic_error or _append(append, key, data.records, verdict, may_be_transactional, acks, now_ms)
             if isinstance(info, KafkaError):
                 first_error = first_error or info
@@ -191,7 +170,7 @@ def _append_all(request: Any, context: RequestContext, verdicts: _Verdicts) -> _
         topics.append((name, topic_data.topic_id, partitions))
     if services.quotas.is_active:
         context.count_produced()
-    return _Produced(topics, unacknowledged, first_error)
+    return topics, unacknowledged, first_error
 
 
 def _append(
@@ -216,29 +195,31 @@ def _append(
         return error.without_traceback()
 
 
-def _acknowledgement(request: Any, context: RequestContext, produced: _Produced) -> ReplicationWait | None:
+def _wait(request: Any, context: RequestContext, produced: _Produced) -> ReplicationWait | None:
     """Return the wait for the device (flush.messages) and the followers (acks=all); None without one."""
-    if not produced.unacknowledged or request.acks == 0:
+    unacknowledged = produced[1]
+    if not unacknowledged or request.acks == 0:
         return None
-    appends = [(key, info) for key, info, _, _ in produced.unacknowledged]
+    appends = [(key, info) for key, info, _, _ in unacknowledged]
     return context.services.replica_manager.acknowledgement(appends, request.timeout_ms, acks=request.acks)
 
 
 def _refuse_unacknowledged(produced: _Produced, results: Results, context: RequestContext) -> None:
     """Report the appends that did not reach the device or the followers."""
-    for (key, _, partitions, position), error in zip(produced.unacknowledged, results, strict=True):
+    for (key, _, partitions, position), error in zip(produced[1], results, strict=True):
         if error is not None:
             _note_refusal(key.topic, key.partition, error, context)
             partitions[position] = ProducedPartition(key.partition, error.code, message=error.message or None)
 
 
 def _respond(request: Any, context: RequestContext, produced: _Produced) -> list[bytes] | None:
+    topics, _, first_error = produced
     if request.acks == 0:
-        if produced.first_error is not None:
-            raise ProtocolViolationError(f"produce with acks=0 failed: {produced.first_error}")
+        if first_error is not None:
+            raise ProtocolViolationError(f"produce with acks=0 failed: {first_error}")
         return None
     throttle_ms = context.finish_throttling() if context.services.quotas.is_active else 0
-    return [encode_produce_response(context.api_version, context.correlation_id, produced.topics, throttle_ms)]
+    return [encode_produce_response(context.api_version, context.correlation_id, topics, throttle_ms)]
 
 
 def _topic(topic_data: Any, context: RequestContext) -> tuple[str, KafkaError | None]:

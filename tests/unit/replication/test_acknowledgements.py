@@ -227,7 +227,7 @@ def test_a_request_that_all_followers_have_already_is_answered_at_once(make: Mak
     node = make()
     node.start(isr=(1,), replicas=(1,))
     assert node.produce(0, 1) == [(OK, 0), (OK, 0)]
-    assert not node.replicas.has_followers
+    assert not node.replicas.followed
 
 
 class SlowDisk(PromptDisk):
