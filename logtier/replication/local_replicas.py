@@ -77,7 +77,8 @@ class LocalReplicas:
 
     def set_online(self, topic_partition: TopicPartition, partition: Partition[Log]) -> None:
         """Set the partition of a replica whose log is usable."""
-        self._forget(topic_partition)
+        if self._unusable:
+            self._forget(topic_partition)
         self._online[topic_partition] = partition
 
     def set_missing(self, topic_partition: TopicPartition, topic: TopicImage) -> None:

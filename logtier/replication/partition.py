@@ -77,6 +77,7 @@ _SUPERSEDED: Final = frozenset(
     )
 )
 
+_LEADERSHIP_MOVED: Final = (LeadershipMoved(),)
 _NO_FOLLOWERS: Final[Mapping[int, FollowerState]] = MappingProxyType({})
 _NO_BROKERS: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -166,7 +167,7 @@ class Partition(Generic[LogT]):
         self._take_isr(stored.isr, stored.partition_epoch, is_new_epoch)
         if is_new_epoch:
             self._epoch_start_offset = self.log.log_end_offset
-        return self._followed((LeadershipMoved(),) if has_moved else NOTHING)
+        return self._followed(_LEADERSHIP_MOVED if has_moved else NOTHING)
 
     def live_brokers_changed(self, live_brokers: Mapping[int, int], now_ms: int) -> Instructions:
         """Note which brokers are neither fenced nor shutting down, with their epochs."""
@@ -386,11 +387,12 @@ class Partition(Generic[LogT]):
         """Set the ISR of the metadata, and the followers that this leader tracks."""
         before, self.isr = self.isr, tuple(isr)
         self.partition_epoch = partition_epoch
-        others = [each for each in self.replicas if each != self.broker_id] if self.is_leader else []
-        self._is_alone = self.is_leader and not others
-        if not others:
+        is_leader = self.leader_id == self.broker_id
+        self._is_alone = is_leader and self.replicas == (self.broker_id,)
+        if self._is_alone or not is_leader:
             self._followers = _NO_FOLLOWERS
             return
+        others = [each for each in self.replicas if each != self.broker_id]
         known = _NO_FOLLOWERS if is_new_epoch else self._followers
         self._followers = followers = {}
         for each in others:
@@ -405,9 +407,7 @@ class Partition(Generic[LogT]):
 
     def _followed(self, instructions: Instructions) -> Instructions:
         """Add to the instructions of a change of the state what the state now permits or prevents."""
-        if not self.is_leader:
-            return instructions
-        if self._advance():
+        if self.appended():
             return (*instructions, WatermarkMoved(self.high_watermark))
         if self._followers and len(self.isr) < self.min_isr:
             return (*instructions, IsrBelowMinimum())

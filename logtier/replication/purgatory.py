@@ -4,8 +4,8 @@ An operation is watched under each partition that can complete it. A change of a
 operation watched there is checked for that partition alone: the cost must not depend on the number of partitions of the
 operation, since producers pay for it. Each operation ends exactly once: by a check, by its timeout or by `forget`.
 
-Fetches wait here (`delayed_fetch`). Produce requests with acks=all, which wait for the high watermark, and
-DeleteRecords, which wait for the low watermark, would be operations of the same shape; each kind has its own purgatory.
+Each kind of operation has its own purgatory: fetches (`delayed_fetch`), produce requests with acks=all, which wait for
+the high watermark, and DeleteRecords, which wait for the low watermark (both: `delayed_replication`).
 """
 
 from collections.abc import Callable, Collection

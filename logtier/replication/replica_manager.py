@@ -483,7 +483,7 @@ class ReplicaManager:
                 self._remove([key])
                 continue
             partition = self._online.get(key)
-            if partition is None and self.is_offline(key):
+            if partition is None and self._replicas.offline_count and self.is_offline(key):
                 continue
             if partition is None:
                 try:
