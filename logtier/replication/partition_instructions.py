@@ -47,7 +47,7 @@ class IsrMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProposeIsr:
-    """Ask the controller for another ISR (AlterPartition).
+    """Ask the controller for another ISR (AlterPartition); a leader that asks has recovered (KIP-704).
 
     Attributes:
         partition_epoch: The epoch that the change is compared with.
