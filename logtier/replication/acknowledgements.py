@@ -51,7 +51,8 @@ class ReplicationWait:
             watch = self._purgatory.watch(operation, operation.partitions, max(0, self._timeout_ms) / 1000)
         try:
             errors = [None if flush is None else await wait_flushed(flush) for flush in self._flushes]
-            codes = operation.outcomes if watch is None else await operation.future
+            has_failed = bool(errors) and all(errors)
+            codes = operation.outcomes if watch is None or has_failed else await operation.future
         finally:
             if watch is not None:
                 watch.forget()

@@ -283,6 +283,21 @@ def test_a_device_that_fails_refuses_though_the_followers_have_it(make: Make) ->
     run(scenario)
 
 
+def test_a_sync_that_cannot_begin_is_told_before_the_followers_have_it(make: Make) -> None:
+    """No file descriptor was left: the folder is fine, and a retry succeeds later."""
+
+    async def scenario() -> None:
+        disk = SlowDisk()
+        node = make(disk=disk, flush_messages="1")
+        node.start()
+        answer = await waiting(node.produce(0))
+        disk.sync(OSError(24, "Too many open files"))
+        assert await answer == [(ErrorCode.kafka_storage_error, -1)]
+        assert node.replicas.delayed_operations == 0
+
+    run(scenario)
+
+
 def test_acks_of_the_leader_wait_for_its_device_alone(make: Make) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
