@@ -18,6 +18,7 @@ from headwater.logtier.metadata.store import (
     NoNodeError,
     Operation,
     SessionCallback,
+    SessionExpiredError,
     SessionState,
     SetData,
     StoredNode,
@@ -139,10 +140,9 @@ class LocalMetadataStore:
     async def close(self) -> None:
         """Wait for running writes, and release the folder."""
         async with self._writing:
-            self._failure = self._failure or "the store is closed"
             self._release()
-        if self._state is not SessionState.LOST:
-            self._enter(SessionState.LOST)
+            if self._state is not SessionState.LOST:
+                self._enter(SessionState.LOST)
 
     def on_session(self, callback: SessionCallback) -> Callable[[], None]:
         """Call `callback` with each new state of the session, until the returned function is called."""
@@ -155,7 +155,8 @@ class LocalMetadataStore:
         return cancel
 
     async def sync(self) -> None:
-        """Return: reads always show all changes."""
+        """Wait for the changes that were called for before; reads show them anyway."""
+        await self._written()
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> int:
         """Create a node; return its czxid."""
@@ -163,10 +164,12 @@ class LocalMetadataStore:
 
     async def get(self, path: str) -> StoredNode:
         """Return a node."""
+        await self._written()
         return self._tree.stored(path)
 
     async def get_many(self, paths: Sequence[str]) -> list[StoredNode | None]:
         """Return the nodes of all paths, None where there is none."""
+        await self._written()
         found: list[StoredNode | None] = []
         for path in paths:
             try:
@@ -185,11 +188,20 @@ class LocalMetadataStore:
 
     async def children(self, path: str) -> list[str]:
         """Return the names of a node's children, sorted."""
+        await self._written()
         return self._tree.children(path)
 
     async def exists(self, path: str) -> bool:
         """Whether the node exists."""
+        await self._written()
         return self._tree.exists(path)
+
+    async def _written(self) -> None:
+        """Wait for the changes that were called for before: a read shows them. SessionExpiredError."""
+        if self._state is SessionState.LOST:
+            raise SessionExpiredError(self._directory, "the store is closed")
+        if self._commits:
+            await asyncio.wait(set(self._commits))
 
     async def multi(self, operations: Sequence[Operation]) -> MultiResult:
         """Execute all operations or none.
@@ -233,6 +245,8 @@ class LocalMetadataStore:
     async def _commit(self, operations: Sequence[Operation]) -> tuple[MultiResult, int]:
         """Return the result, and the number of the change."""
         async with self._writing:
+            if self._state is SessionState.LOST:
+                raise SessionExpiredError(self._directory, "the store is closed")
             if self._failure is not None:
                 raise StoreUnavailableError(self._directory, self._failure)
             zxid = self._zxid + 1

@@ -1,0 +1,1 @@
+"""Cluster metadata in ZooKeeper, through kazoo; no other package of the tree imports kazoo."""
