@@ -103,7 +103,8 @@ class Server:
         self._security = security
         self._shared = shared or shared_limits(limits)
         self._connection_limits = self._shared.connections
-        self._connections: set[ClientConnection] = set()
+        #: In the order of their arrival, in which a stop closes them: it is the same in each run of a simulation.
+        self._connections: dict[ClientConnection, None] = {}
         self._listener: Listener | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self._failures = FailureLines() if security.sasl is None else security.sasl.failures
@@ -157,13 +158,13 @@ class Server:
         if refusal is not None:
             self.warn(host, "refused a connection from %s: %s", host, refusal)
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         return True
 
     def forget(self, connection: "ClientConnection") -> None:
         """Stop counting a connection that ended."""
         if connection in self._connections:
-            self._connections.remove(connection)
+            del self._connections[connection]
             self._connection_limits.release(self._security.name, connection.peer_host)
 
     def warn(self, host: str, message: str, *values: object) -> None:

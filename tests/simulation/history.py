@@ -1,0 +1,85 @@
+"""What clients were told, and what they may therefore rely on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headwater.logtier.protocol.topic_partition import TopicPartition
+
+
+class InvariantError(Exception):
+    """A run violated an invariant."""
+
+
+class Entry(NamedTuple):
+    """One record of a log: the leader epoch of its batch, and its value."""
+
+    leader_epoch: int
+    value: bytes
+
+
+@dataclass(slots=True)
+class CommittedRange:
+    """A group's offset of one partition: acknowledged, and sent since then."""
+
+    acknowledged: int = -1
+    attempted: int = -1
+
+
+@dataclass(slots=True)
+class History:
+    """The acknowledgements so far.
+
+    Attributes:
+        may_lose: Whether a power loss may take acknowledged records, because they are not synced first.
+        losses: Power losses that may have taken something.
+        acknowledged: Values of acknowledged records by partition and offset.
+        seen: Records that consumers read.
+        commits: Offsets of groups.
+    """
+
+    may_lose: bool
+    losses: int = 0
+    acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
+    seen: dict[TopicPartition, dict[int, Entry]] = field(default_factory=dict)
+    commits: dict[tuple[str, TopicPartition], CommittedRange] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    #: Digest of all events in their order: the same for two runs of a seed.
+    trace: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+    def note(self, time_s: float, what: str, *details: object) -> None:
+        """Add an event to the trace."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self.trace.update(f"{time_s:.6f} {what} {details}\n".encode())
+
+    def acknowledge(self, topic_partition: TopicPartition, base_offset: int, values: list[bytes]) -> None:
+        """A batch was acknowledged with acks=all."""
+        known = self.acknowledged.setdefault(topic_partition, {})
+        for offset, value in enumerate(values, base_offset):
+            if known.setdefault(offset, value) != value:
+                raise InvariantError(f"{topic_partition}: offset {offset} was acknowledged for two records")
+
+    def see(self, topic_partition: TopicPartition, offset: int, entry: Entry) -> None:
+        """A consumer read a record; the same offset and epoch never have two records (log matching)."""
+        seen = self.seen.setdefault(topic_partition, {})
+        before = seen.get(offset)
+        if before is not None and before.leader_epoch == entry.leader_epoch and before != entry:
+            raise InvariantError(f"{topic_partition}: consumers read two records at offset {offset}: {before}, {entry}")
+        seen[offset] = entry
+
+    def lose(self) -> None:
+        """A power loss took what was not synced: nothing that may be lost is relied on any more."""
+        self.losses += 1
+        if self.may_lose:
+            self.acknowledged.clear()
+            self.commits.clear()
+
+    def check_committed(self, group: str, topic_partition: TopicPartition, offset: int) -> None:
+        """A group read its offset back: it is the last acknowledged one, or one that was sent since then."""
+        commits = self.commits.get((group, topic_partition))
+        if commits is not None and not commits.acknowledged <= offset <= commits.attempted:
+            raise InvariantError(
+                f"group {group} has offset {offset} of {topic_partition}, acknowledged was {commits.acknowledged}"
+            )

@@ -1,0 +1,137 @@
+"""One simulated run: a node, its clients, its faults, and the checks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from tests.simulation.checker import NodeChecker
+from tests.simulation.clients import Client, Consumer, Producer, create_topic
+from tests.simulation.faults import KINDS, Fault, NodeFaults, draw_faults
+from tests.simulation.history import History, InvariantError
+from tests.simulation.node import SimulatedNode
+from tests.simulation.virtual_loop import VirtualLoop
+
+TOPIC = "flights"
+PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
+PRODUCERS, CONSUMERS = 3, 2
+CHECK_INTERVAL_S = 1.0
+#: Time after the last fault in which all clients must have come to an end.
+SETTLE_S = 60.0
+#: Time after the last fault in which clients go on.
+AFTERWARDS_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a run.
+
+    Attributes:
+        violation: What went wrong; None if nothing did.
+        trace: Digest of all events in their order.
+        counts: Number of events by kind.
+    """
+
+    seed: int
+    faults: Sequence[Fault]
+    violation: str | None
+    trace: str
+    steps: int
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Run:
+    loop: VirtualLoop
+    chance: random.Random
+    faults: Sequence[Fault]
+    history: History
+    errors: list[str] = field(default_factory=list)
+
+    async def play(self) -> None:
+        flush = {} if self.history.may_lose else {"log.flush.interval.messages": 1}
+        properties = {
+            "offsets.topic.num.partitions": 2,
+            "group.initial.rebalance.delay.ms": 0,
+            "log.segment.bytes": 20_000,
+            "log.index.interval.bytes": 500,
+            **flush,
+        }
+        node = SimulatedNode(self.loop, "broker-1", 1, random.Random(self.chance.random()), properties)
+        checker = NodeChecker(self.loop, node, self.history)
+        running = [asyncio.create_task(node.keep_running())]
+        running.append(asyncio.create_task(checker.check_periodically(CHECK_INTERVAL_S)))
+        await create_topic(Client("admin", node, self.history, random.Random(1)), TOPIC, len(PARTITIONS), {})
+        numbers = itertools.count()
+        producers = [Producer(f"p{i}", node, self.history, self._draw(), PARTITIONS, numbers) for i in range(PRODUCERS)]
+        consumers = [Consumer(f"c{i}", node, self.history, self._draw(), PARTITIONS) for i in range(CONSUMERS)]
+        workers: list[Producer | Consumer] = [*producers, *consumers]
+        clients = [asyncio.create_task(worker.run()) for worker in workers]
+        faults = asyncio.create_task(NodeFaults(node, self.history).apply(self.faults))
+        await self._until(faults, [*running, *clients])
+        await self._until(asyncio.create_task(asyncio.sleep(AFTERWARDS_S)), [*running, *clients])
+        for worker in workers:
+            worker.is_ending = True
+        async with asyncio.timeout(SETTLE_S):
+            for task in clients:
+                await self._until(task, running)
+            await self._until(asyncio.create_task(consumers[0].read_to_end(checker.ends(TOPIC))), running)
+        checker.check_all()
+        for task in running:
+            task.cancel()
+
+    def _draw(self) -> random.Random:
+        return random.Random(self.chance.random())
+
+    async def _until(self, task: asyncio.Task[Any], others: Sequence[asyncio.Task[Any]]) -> None:
+        """Wait for a task; the failure of another one ends the run."""
+        pending = {task, *others}
+        while not task.done():
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        task.result()
+
+
+def run(seed: int, duration_s: float, faults: Sequence[Fault] | None = None) -> Outcome:
+    """Run one seed, with its own faults or with given ones."""
+    chance = random.Random(seed)
+    may_lose = chance.random() < 0.3
+    loop = VirtualLoop(random.Random(chance.random()))
+    drawn = draw_faults(random.Random(chance.random()), duration_s, list(KINDS))
+    faults = drawn if faults is None else faults
+    history = History(may_lose)
+    play = _Run(loop, random.Random(chance.random()), faults, history)
+    errors: list[str] = []
+
+    def failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        errors.append(f"{context['message']}: {context.get('exception')!r}")
+
+    loop.set_exception_handler(failed)
+    violation = None
+    try:
+        loop.run_until_complete(play.play())
+    except (InvariantError, AssertionError, TimeoutError) as error:
+        violation = f"{type(error).__name__}: {error}"
+    finally:
+        _close(loop)
+    if violation is None and errors:
+        violation = errors[0]
+    return Outcome(seed, faults, violation, history.trace.hexdigest(), loop.steps, history.counts)
+
+
+def _close(loop: VirtualLoop) -> None:
+    """Drop what is left of all processes, without running it."""
+    loop.set_exception_handler(lambda *_: None)
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        # What a killed process would still do in its `finally` blocks fails for lack of a loop; nobody is told.
+        with contextlib.suppress(Exception):
+            task.get_coro().close()
+    loop.close()
