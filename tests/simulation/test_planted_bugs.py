@@ -43,14 +43,14 @@ def producers_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def high_watermark_above_the_log_end(patch: pytest.MonkeyPatch) -> None:
-    advance = Partition.advance_high_watermark
+    appended = Partition.appended
 
     def too_far(self: Partition[Any]) -> bool:
-        has_advanced = advance(self)
+        has_risen = appended(self)
         self.high_watermark += 1
-        return has_advanced
+        return has_risen
 
-    patch.setattr(Partition, "advance_high_watermark", too_far)
+    patch.setattr(Partition, "appended", too_far)
 
 
 def a_retry_is_appended_again(patch: pytest.MonkeyPatch) -> None:
