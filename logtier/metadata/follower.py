@@ -9,7 +9,7 @@ from typing import Final
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.change_list import ChangesTrimmedError, MetadataChange, OrderedMetadataStore
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage
-from headwater.logtier.metadata.store import NoNodeError
+from headwater.logtier.metadata.store import MetadataStoreError, NoNodeError
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,10 @@ _PARENTS: Final = (
 
 FAILED_CHANGES_MAX: Final = 1000
 """Errors of applied changes that are kept for those who ask later: as many commands as may wait at the controller."""
+
+
+RETRY_S: Final = 0.1
+"""Delay before the store is asked again after a failure: as long as its client waits between two connections."""
 
 
 class MetadataFollower:
@@ -108,13 +112,25 @@ class MetadataFollower:
             return []  # the topic was deleted meanwhile
 
     async def _run(self) -> None:
+        """Apply changes until the follower is stopped, or a node cannot be read."""
+        is_trimmed = False
         while True:
             try:
+                if is_trimmed:
+                    await self._read_anew()
+                    is_trimmed = False
                 for change in await self._store.changes_from(self._applied):
                     await self._apply(change)
             except ChangesTrimmedError:
                 log.info("the metadata is read anew: changes from %d are not in the list any more", self._applied)
-                await self._read_anew()
+                is_trimmed = True
+            except paths.CorruptNodeError as error:
+                self._fail(error)
+                return
+            except MetadataStoreError as error:
+                # The image stays as it is while the store is away; the session tells when it is back.
+                log.debug("the metadata cannot be followed: %s", error)
+                await asyncio.sleep(RETRY_S)
 
     async def _read_anew(self) -> None:
         number, image = await self._read()
@@ -128,13 +144,16 @@ class MetadataFollower:
         try:
             await self.cache.advance(self.cache.image.apply(change.nodes))
         except paths.CorruptNodeError as error:
-            log.error("change %d of the metadata cannot be applied: %s", change.number, error)
             self._note(change.number, error)
-            if self._on_failure is not None:
-                self._on_failure(str(error))
+            self._fail(error)
         except Exception as error:  # noqa: BLE001 (the error of a subscriber belongs to the command that waits)
             self._note(change.number, error)
         self._reached(change.number + 1)
+
+    def _fail(self, error: paths.CorruptNodeError) -> None:
+        log.error("the metadata cannot be followed: %s", error)
+        if self._on_failure is not None:
+            self._on_failure(str(error))
 
     def _reached(self, number: int) -> None:
         self._applied = number
