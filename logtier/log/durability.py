@@ -117,8 +117,9 @@ class Durability:
         self.flushed_offset = flushed_offset
         #: A sync was requested for every record below this offset.
         self.requested_offset = flushed_offset
-        # A sync requested below this offset could not begin. A repeated request must not count as done.
-        self._refused_offset = flushed_offset
+        # A sync requested below this offset could not begin, or is unknown since the start: what a killed process left
+        # in the page cache may have been promised. A repeated request must not count as done.
+        self._refused_offset = max(flushed_offset, log.log_end_offset)
         # A base offset; the indexes of every segment that ends at or before it are on the device.
         self._synced_base = flushed_offset
         self._running: Completion | None = None

@@ -291,6 +291,8 @@ class LogManager:
 
     async def make(self, wanted: Sequence[NewLog]) -> None:
         """Create the files of logs outside the event loop; `create` then takes over each log, or raises its error."""
+        # A log that only could not be changed is there: as a left-over, its folder would be removed.
+        wanted = [each for each in wanted if each.topic_partition not in self.logs]
         await self._folder_work.make(wanted, self._place, self._note_left_over)
 
     def discard_made(self) -> None:

@@ -154,6 +154,19 @@ def test_a_retry_of_what_is_not_yet_on_the_device_waits_as_well(world: World, ma
     assert world.log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS).flush is None
 
 
+def test_a_retry_after_a_kill_waits_for_what_only_the_page_cache_has(world: World, make_batch: MakeBatch) -> None:
+    """Answered at once, the record would be acknowledged and gone after a power loss."""
+    batch = make_batch(1, producer_id=7, producer_epoch=0, base_sequence=0)
+    world.produce(batch)
+    world.disk.syncs.clear()
+    world.open(clean=False, recovery_point=0)
+    world.produce(batch)
+    assert world.log.log_end_offset == 1
+    assert world.answers == []
+    world.disk.end()
+    assert world.answers == [None]
+
+
 def test_a_deleted_log_tells_those_who_wait(world: World, make_batch: MakeBatch) -> None:
     world.produce(make_batch(1))
     world.produce(make_batch(1))

@@ -204,6 +204,22 @@ def test_a_log_that_cannot_be_made_is_made_later_and_keeps_no_other_from_it(worl
     assert world.append(P1) == 1
 
 
+def test_a_log_whose_topic_id_cannot_be_stored_keeps_its_records(world: World, tmp_path: Path) -> None:
+    """A power loss took the topic id, and the disk is full at the start: the log is not made anew."""
+    world.create(FIRST)
+    assert world.append(P0) == 0
+    world.logs.close()
+    (tmp_path / "flights-0" / "partition.metadata").unlink()
+    again = World(tmp_path, TopicConfig(segment_bytes=1_000))
+    again.disk.failing = {"write_atomic": NO_SPACE}
+    again.replicas.start(world.image)
+    assert again.code_of_append(P0) is ErrorCode.kafka_storage_error
+    again.disk.failing = {}
+    asyncio.run(again.replicas.make_missing_logs())
+    assert again.append(P0) == 1
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("flights")] == ["flights-0"]
+
+
 def test_a_deletion_that_the_disk_fails_leaves_nothing_to_the_next_topic_of_the_name(world: World) -> None:
     world.create(FIRST, partitions=2)
     world.append(P0)
