@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from headwater.logtier.group.classic.group import Group
+from headwater.logtier.group.events import GroupMetadata, GroupState
 from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.group.persistence.replay import GroupReplay
 from headwater.logtier.log.folders.log_folders import parse_folder
@@ -57,10 +59,12 @@ class NodeChecker:
         self._node = node
         self._history = history
         self._logs: dict[TopicPartition, LogModel] = {}
+        #: Segments that the present callback has written to.
+        self._touched: set[str] = set()
         self._high_watermarks: dict[TopicPartition, int] = {}
         node.on_write = self._written
         node.on_serving = self._serving
-        loop.after_step = self._after_step
+        loop.checks.append(self._after_step)
 
     def ends(self, topic: str) -> dict[TopicPartition, int]:
         """The ends of a topic's logs, as their files say."""
@@ -68,11 +72,12 @@ class NodeChecker:
 
     def _written(self, path: str) -> None:
         if path.endswith(_LOG_SUFFIX):
-            self._loop.touched.add(path)
+            self._touched.add(path)
+            self._loop.is_touched = True
 
     def _after_step(self) -> None:
-        touched = sorted(self._loop.touched)
-        self._loop.touched.clear()
+        touched = sorted(self._touched)
+        self._touched.clear()
         if self._node.serving is None:
             return  # it recovers; what it leaves is checked when it serves
         for path in touched:
@@ -156,7 +161,7 @@ class NodeChecker:
         """A broker has recovered: its logs are read anew, and have what was acknowledged."""
         self._history.note(self._loop.time(), "serving", incarnation.process.name)
         self._high_watermarks.clear()
-        self._loop.touched.clear()
+        self._touched.clear()
         before, self._logs = self._logs, {}
         self._read_files()
         for key, old in before.items():
@@ -243,6 +248,22 @@ class NodeChecker:
             replayed = {group: dict(offsets.items()) for group, offsets in replay.offsets.items()}
             if mine != replayed:
                 raise InvariantError(f"{key}: the coordinator has {mine}, its log has {replayed}")
+            for group_id, metadata in replay.groups.items():
+                self._check_generation(group_id, metadata)
+
+    def _check_generation(self, group_id: str, written: GroupMetadata) -> None:
+        """A stable group is the one that its log has, and no acknowledged generation is forgotten."""
+        assert self._node.parts is not None
+        if written.generation_id < self._history.generations.get(group_id, -1):
+            raise InvariantError(f"group {group_id}: generation {written.generation_id} is the last in the log")
+        live = self._node.parts.services.groups.group(group_id)
+        if isinstance(live, Group) and live.state is GroupState.STABLE:
+            if live.generation_id != written.generation_id:
+                raise InvariantError(
+                    f"group {group_id} is in generation {live.generation_id}, its log in {written.generation_id}"
+                )
+            if {member.member_id for member in live.members} != {member.member_id for member in written.members}:
+                raise InvariantError(f"group {group_id}: its members are not those of its log")
 
     async def check_periodically(self, interval_s: float) -> None:
         """Check everything at each interval, until cancelled."""

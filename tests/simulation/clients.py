@@ -205,10 +205,6 @@ class Consumer(Client):
         for turn in itertools.count():
             if self.is_ending:
                 return
-            if self._losses != self.history.losses:
-                # It may have read records that were not acknowledged yet, and are gone.
-                self._losses = self.history.losses
-                self._positions = dict.fromkeys(self._partitions, 0)
             try:
                 if self._must_check_commits or turn % 17 == 0:
                     await self._check_commits()
@@ -230,13 +226,16 @@ class Consumer(Client):
                 await asyncio.sleep(self.chance.uniform(*RETRY_S))
 
     async def _fetch(self) -> None:
+        if self._losses != self.history.losses:
+            # It may have read records that were not acknowledged yet, and are gone.
+            self._losses = self.history.losses
+            self._positions = dict.fromkeys(self._partitions, 0)
         positions = [
             FetchPosition(topic, partition, self._positions[TopicPartition(topic, partition)], 4_000)
             for topic, partition in self._partitions
         ]
-        losses = self.history.losses
         fetched = await self.ask(fetch_request(_FETCH, positions, wait_ms=200, bytes_min=1, bytes_max=10_000))
-        if losses != self.history.losses:
+        if self._losses != self.history.losses:
             return
         for each in fetched:
             key = TopicPartition(each.topic, each.partition)

@@ -38,6 +38,8 @@ class History:
         acknowledged: Values of acknowledged records by partition and offset.
         seen: Records that consumers read.
         commits: Offsets of groups.
+        assignments: Partitions of a group's members by generation.
+        generations: Newest generation of a group that a member has got.
     """
 
     may_lose: bool
@@ -45,6 +47,8 @@ class History:
     acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     seen: dict[TopicPartition, dict[int, Entry]] = field(default_factory=dict)
     commits: dict[tuple[str, TopicPartition], CommittedRange] = field(default_factory=dict)
+    assignments: dict[tuple[str, int], dict[TopicPartition, str]] = field(default_factory=dict)
+    generations: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     #: Digest of all events in their order: the same for two runs of a seed.
     trace: hashlib._Hash = field(default_factory=hashlib.sha256)
@@ -75,6 +79,17 @@ class History:
         if self.may_lose:
             self.acknowledged.clear()
             self.commits.clear()
+            self.assignments.clear()
+            self.generations.clear()
+
+    def assign(self, group: str, generation: int, member: str, partitions: list[TopicPartition]) -> None:
+        """A member got its partitions: in one generation, nobody else has them."""
+        self.generations[group] = max(generation, self.generations.get(group, -1))
+        owners = self.assignments.setdefault((group, generation), {})
+        for key in partitions:
+            owner = owners.setdefault(key, member)
+            if owner != member:
+                raise InvariantError(f"group {group}: generation {generation} gives {key} to {owner} and to {member}")
 
     def check_committed(self, group: str, topic_partition: TopicPartition, offset: int) -> None:
         """A group read its offset back: it is the last acknowledged one, or one that was sent since then."""

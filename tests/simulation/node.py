@@ -140,6 +140,8 @@ class SimulatedNode:
         starting = incarnation.spawn(incarnation.broker.start())
         await self._until_done(starting, incarnation)
         if incarnation.process.is_dead:
+            if starting.done() and not starting.cancelled():
+                starting.exception()  # seen: it was killed before anybody asked
             return
         try:
             starting.result()

@@ -15,12 +15,13 @@ from tests.simulation.checker import NodeChecker
 from tests.simulation.clients import Client, Consumer, Producer, create_topic
 from tests.simulation.faults import KINDS, Fault, NodeFaults, draw_faults
 from tests.simulation.history import History, InvariantError
+from tests.simulation.members import Member
 from tests.simulation.node import SimulatedNode
 from tests.simulation.virtual_loop import VirtualLoop
 
 TOPIC = "flights"
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
-PRODUCERS, CONSUMERS = 3, 2
+PRODUCERS, CONSUMERS, MEMBERS = 3, 2, 2
 CHECK_INTERVAL_S = 1.0
 #: Time after the last fault in which all clients must have come to an end.
 SETTLE_S = 60.0
@@ -71,7 +72,8 @@ class _Run:
         numbers = itertools.count()
         producers = [Producer(f"p{i}", node, self.history, self._draw(), PARTITIONS, numbers) for i in range(PRODUCERS)]
         consumers = [Consumer(f"c{i}", node, self.history, self._draw(), PARTITIONS) for i in range(CONSUMERS)]
-        workers: list[Producer | Consumer] = [*producers, *consumers]
+        members = [Member(f"m{i}", node, self.history, self._draw(), PARTITIONS) for i in range(MEMBERS)]
+        workers: list[Producer | Consumer | Member] = [*producers, *consumers, *members]
         clients = [asyncio.create_task(worker.run()) for worker in workers]
         faults = asyncio.create_task(NodeFaults(node, self.history).apply(self.faults))
         await self._until(faults, [*running, *clients])

@@ -24,6 +24,7 @@ def test_a_broker_rides_out_faults(seed: int) -> None:
     assert outcome.counts["produce"] > 20, "the clients came to nothing"
     assert outcome.counts["fetch"] > 20
     assert outcome.counts["committed"] > 5
+    assert outcome.counts["assigned"] > 1
 
 
 @pytest.mark.slow

@@ -99,7 +99,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     Work for threads runs on the loop itself, at a random moment soon after. No file can be watched.
 
     Attributes:
-        touched: What the present callback has changed; `after_step` runs after a callback that has changed something.
+        is_touched: Whether the present callback has changed something that is checked.
+        checks: Run after each callback that has changed something.
         steps: Callbacks so far.
     """
 
@@ -107,8 +108,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual = _VirtualSelector()
         super().__init__(self._virtual)
         self._chance = chance
-        self.touched: set[str] = set()
-        self.after_step: Callable[[], None] = self.touched.clear
+        self.is_touched = False
+        self.checks: list[Callable[[], None]] = []
         self.steps = 0
 
     def time(self) -> float:
@@ -118,8 +119,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def count_step(self) -> None:
         """Note that a callback has run; an error of the check ends the run."""
         self.steps += 1
-        if self.touched:
-            self.after_step()
+        if self.is_touched:
+            self.is_touched = False
+            for check in self.checks:
+                check()
 
     def _write_to_self(self) -> None:
         """Wake nobody: there is one thread."""

@@ -1,0 +1,122 @@
+"""Members of a classic group: they join, share the partitions, and commit within their generation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from datetime import timedelta
+from typing import Any
+
+from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from tests.simulation.clients import RETRIABLE, RETRY_S, Client
+from tests.simulation.history import History, InvariantError
+from tests.simulation.node import SimulatedNode
+
+GROUP = "shared"
+_PROTOCOL = "all"
+_JOIN, _SYNC, _HEARTBEAT = 7, 5, 4
+_SESSION = timedelta(seconds=6)
+#: Shorter than a client's patience with one request.
+_REBALANCE = timedelta(seconds=2)
+HEARTBEAT_S = 0.5
+#: Answers after which a member joins again.
+_REJOIN = {ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation, ErrorCode.unknown_member_id}
+
+
+class Member(Client):
+    """One member; its leader gives each partition to one member."""
+
+    def __init__(
+        self,
+        name: str,
+        node: SimulatedNode,
+        history: History,
+        chance: random.Random,
+        partitions: list[TopicPartition],
+    ) -> None:
+        super().__init__(name, node, history, chance)
+        self._partitions = partitions
+        self._member_id = ""
+        self._generation = -1
+        self.is_ending = False
+
+    async def run(self) -> None:
+        """Be a member until `is_ending`, and leave by silence."""
+        while not self.is_ending:
+            try:
+                await (self._join() if self._generation < 0 else self._heartbeat())
+            except ConnectionError as error:
+                self.note("lost", "member", type(error).__name__)
+                await asyncio.sleep(self.chance.uniform(*RETRY_S))
+
+    async def _join(self) -> None:
+        losses = self.history.losses
+        values = {
+            "group_id": GROUP,
+            "session_timeout": _SESSION,
+            "rebalance_timeout": _REBALANCE,
+            "member_id": self._member_id,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": ({"name": _PROTOCOL, "metadata": self.name.encode()},),
+        }
+        joined: Any = await self.ask(kio_request(ApiKey.JOIN_GROUP, _JOIN, values))
+        code = int(joined.error_code)
+        if code:
+            await self._refused("join", code, str(joined.member_id))
+            return
+        self._member_id = str(joined.member_id)
+        generation = int(joined.generation_id)
+        names = sorted(str(member.member_id) for member in joined.members)
+        shares = tuple(
+            {"member_id": name, "assignment": json.dumps(self._partitions[index :: len(names)]).encode()}
+            for index, name in enumerate(names)
+        )
+        values = {
+            "group_id": GROUP,
+            "generation_id": generation,
+            "member_id": self._member_id,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocol_name": _PROTOCOL,
+            "assignments": shares if joined.leader == self._member_id else (),
+        }
+        synced: Any = await self.ask(kio_request(ApiKey.SYNC_GROUP, _SYNC, values))
+        if synced.error_code:
+            await self._refused("sync", int(synced.error_code), "")
+            return
+        self._generation = generation
+        mine = [TopicPartition(*each) for each in json.loads(synced.assignment)]
+        self.note("assigned", generation, mine)
+        if losses == self.history.losses:
+            self.history.assign(GROUP, generation, self._member_id, mine)
+
+    async def _heartbeat(self) -> None:
+        await asyncio.sleep(HEARTBEAT_S)
+        values = {
+            "group_id": GROUP,
+            "generation_id": self._generation,
+            "member_id": self._member_id,
+            "group_instance_id": None,
+        }
+        answer: Any = await self.ask(kio_request(ApiKey.HEARTBEAT, _HEARTBEAT, values))
+        if answer.error_code:
+            await self._refused("heartbeat", int(answer.error_code), "")
+
+    async def _refused(self, what: str, code: int, member_id: str) -> None:
+        self.note("refused", what, code)
+        if code == ErrorCode.member_id_required:
+            self._member_id = member_id
+        elif code in _REJOIN:
+            self._generation = -1
+            if code == ErrorCode.unknown_member_id:
+                self._member_id = ""
+        elif code not in RETRIABLE:
+            raise InvariantError(f"{self.name}: {what} was refused: {ErrorCode(code).name}")
+        elif code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
+            values = {"key": GROUP, "key_type": 0}
+            await self.ask(kio_request(ApiKey.FIND_COORDINATOR, 3, values))
+        await asyncio.sleep(self.chance.uniform(*RETRY_S))
