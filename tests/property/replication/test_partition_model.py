@@ -115,6 +115,7 @@ class Cluster:
         if self.changes:
             stored, brokers = self.changes.popleft()
             self.follow(self.partition.live_brokers_changed(brokers, self.now_ms))
+            self.check()
             self.forget_superseded(stored)
             self.follow(self.partition.leadership(stored, brokers, self.now_ms))
 
@@ -149,6 +150,7 @@ class Cluster:
             # The leader adopts an answer only after all earlier entries of the change list.
             while self.changes and self.changes[0][0].partition_epoch < decision.partition_epoch:
                 self.hear(0)
+                self.check()
         self.follow(self.partition.isr_decided(proposal, decision))
 
     def time(self, ms: int) -> None:
@@ -201,20 +203,24 @@ def test_what_is_committed_is_on_everyone_who_may_be_elected(
 @given(st.integers(1, 3), steps)
 def test_the_isr_fills_again_when_all_is_well(min_isr: int, events: list[tuple[object, ...]]) -> None:
     cluster = Cluster(min_isr, 3)
+
+    def step(name: str, *arguments: object) -> None:
+        getattr(cluster, name)(*arguments)
+        cluster.check()
+
     for name, *arguments in events:
-        getattr(cluster, str(name))(*arguments)
+        step(str(name), *arguments)
     for each, follower in cluster.followers.items():
         if not follower.is_live:
-            cluster.fence(each, 0)
+            step("fence", each, 0)
     for _ in range(8):
-        cluster.append(1)
+        step("append", 1)
         for each in FOLLOWERS:
-            cluster.fetch(each, 0)
-        cluster.answer(4)
+            step("fetch", each, 0)
+        step("answer", 4)
         while cluster.changes:
-            cluster.hear(0)
-        cluster.check()
+            step("hear", 0)
     assert set(cluster.stored.isr) == set(cluster.partition.isr) == {1, 2, 3}
     for each in FOLLOWERS:
-        cluster.fetch(each, 0)
+        step("fetch", each, 0)
     assert cluster.partition.high_watermark == cluster.log.log_end_offset
