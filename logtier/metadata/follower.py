@@ -30,21 +30,22 @@ FAILED_CHANGES_MAX: Final = 1000
 """Errors of applied changes that are kept for those who ask later: as many commands as may wait at the controller."""
 
 
-RETRY_S: Final = 0.1
-"""Delay before the store is asked again after a failure: as long as its client waits between two connections."""
+RETRY_S: Final = 0.5
+"""Wait before the list is read again after the store failed to answer, as during a lost connection."""
 
 
 class MetadataFollower:
     """The only caller of `MetadataCache.publish`: the image changes in the order of the store's list, one by one.
 
     Invariant: `applied` is the number of the next change; the subscribers have run for those before, with or without an
-    error. Each change is prepared and published by a task of the follower, which outlives whoever wrote the change.
+    error. Each change is prepared and published by a task of the follower, which outlives whoever wrote the change and
+    connections to the store. If the list itself cannot be read, nothing is applied any more, and all who wait are told.
     """
 
     def __init__(
         self, store: OrderedMetadataStore, cache: MetadataCache, on_failure: Callable[[str], None] | None = None
     ) -> None:
-        """`on_failure` is called when a change cannot be read: the broker must stop."""
+        """`on_failure` is called when a change or the list cannot be read: the broker must stop."""
         self._store = store
         self.cache = cache
         self._on_failure = on_failure
@@ -52,6 +53,8 @@ class MetadataFollower:
         self._applied = 0
         self._errors: dict[int, Exception] = {}
         self._awaited: dict[int, list[asyncio.Future[None]]] = {}
+        #: Why no further change is applied.
+        self._end: Exception | None = None
 
     @property
     def image(self) -> MetadataImage:
@@ -84,9 +87,12 @@ class MetadataFollower:
         """Wait until a change is applied.
 
         Raises:
-            Exception: The first error of a subscriber that applied it, such as an OSError of a log to be created.
+            Exception: The first error of a subscriber that applied it, such as an OSError of a log to be created; or
+                why it cannot be applied.
         """
         if number >= self._applied:
+            if self._end is not None:
+                raise self._end
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._awaited.setdefault(number, []).append(future)
             await future
@@ -112,25 +118,41 @@ class MetadataFollower:
             return []  # the topic was deleted meanwhile
 
     async def _run(self) -> None:
-        """Apply changes until the follower is stopped, or a node cannot be read."""
-        is_trimmed = False
+        is_away = False
         while True:
             try:
-                if is_trimmed:
-                    await self._read_anew()
-                    is_trimmed = False
-                for change in await self._store.changes_from(self._applied):
-                    await self._apply(change)
-            except ChangesTrimmedError:
-                log.info("the metadata is read anew: changes from %d are not in the list any more", self._applied)
-                is_trimmed = True
-            except paths.CorruptNodeError as error:
+                await self._follow()
+                is_away = False
+            except MetadataStoreError as error:
+                # Nothing is lost: the list is read on from the same change.
+                if not is_away:
+                    log.warning("changes of the metadata cannot be read at present: %s", error)
+                is_away = True
+                await asyncio.sleep(RETRY_S)
+            except Exception as error:
+                log.exception("changes of the metadata cannot be read from %d on", self._applied)
                 self._fail(error)
                 return
-            except MetadataStoreError as error:
-                # The image stays as it is while the store is away; the session tells when it is back.
-                log.debug("the metadata cannot be followed: %s", error)
-                await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> None:
+        try:
+            changes = await self._store.changes_from(self._applied)
+        except ChangesTrimmedError:
+            log.info("the metadata is read anew: changes from %d are not in the list any more", self._applied)
+            await self._read_anew()
+            return
+        for change in changes:
+            await self._apply(change)
+
+    def _fail(self, error: Exception) -> None:
+        self._end = error
+        awaited, self._awaited = self._awaited, {}
+        for futures in awaited.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+        if self._on_failure is not None:
+            self._on_failure(str(error))
 
     async def _read_anew(self) -> None:
         number, image = await self._read()
@@ -144,16 +166,13 @@ class MetadataFollower:
         try:
             await self.cache.advance(self.cache.image.apply(change.nodes))
         except paths.CorruptNodeError as error:
+            log.error("change %d of the metadata cannot be applied: %s", change.number, error)
             self._note(change.number, error)
-            self._fail(error)
+            if self._on_failure is not None:
+                self._on_failure(str(error))
         except Exception as error:  # noqa: BLE001 (the error of a subscriber belongs to the command that waits)
             self._note(change.number, error)
         self._reached(change.number + 1)
-
-    def _fail(self, error: paths.CorruptNodeError) -> None:
-        log.error("the metadata cannot be followed: %s", error)
-        if self._on_failure is not None:
-            self._on_failure(str(error))
 
     def _reached(self, number: int) -> None:
         self._applied = number

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from headwater.logtier.config import BrokerConfig
+from headwater.logtier.metadata import follower as follower_module
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.change_list import CHANGES_MAX, ChangesTrimmedError, RecentChanges
+from headwater.logtier.metadata.change_list import (
+    CHANGES_MAX,
+    ChangesTrimmedError,
+    MetadataChange,
+    RecentChanges,
+)
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.metadata.local import LocalMetadataStore
-from headwater.logtier.metadata.store import Create, Operation, SetData
+from headwater.logtier.metadata.store import Create, Operation, SetData, StoreUnavailableError
 from headwater.logtier.metadata.topic_nodes import create_topic, first_partition_state
 from headwater.logtier.runtime.disk import RealDisk
+
+
+class FailingStore(LocalMetadataStore):
+    """The list of changes fails to be read, once for each of `failures`."""
+
+    failures: list[Exception]
+
+    async def changes_from(self, number: int) -> Sequence[MetadataChange]:
+        found = await super().changes_from(number)
+        if self.failures:
+            raise self.failures.pop(0)
+        return found
 
 
 class World:
@@ -36,9 +54,10 @@ class World:
         return await self.store.append(topic)
 
 
-def run(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
+def run(directory: Path, scenario: Callable[[World], Awaitable[None]], failures: Sequence[Exception] = ()) -> None:
     async def main() -> None:
-        store = LocalMetadataStore(str(directory), RealDisk())
+        store = FailingStore(str(directory), RealDisk())
+        store.failures = list(failures)
         await store.start()
         await store.multi([Create(path, b"") for path in paths.PERSISTENT_PARENTS])
         world = World(store)
@@ -113,6 +132,29 @@ def test_a_change_that_cannot_be_read_ends_the_broker_and_not_the_follower(tmp_p
         await world.follower.reached(await world.store.append([SetData(paths.CLUSTER, b"")]))
 
     run(tmp_path, scenario)
+
+
+def test_a_list_that_cannot_be_read_for_a_while_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost connection to the store must not end the follower: its broker would serve old metadata forever."""
+    monkeypatch.setattr(follower_module, "RETRY_S", 0.0)
+
+    async def scenario(world: World) -> None:
+        await asyncio.wait_for(world.follower.reached(await world.add_topic("t")), 5)
+        assert list(world.cache.image.topics) == ["t"]
+        assert world.failures == []
+
+    run(tmp_path, scenario, [StoreUnavailableError("/changes", "the connection is lost")] * 2)
+
+
+def test_a_list_that_cannot_be_read_at_all_ends_the_broker_and_every_wait(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        number = await world.add_topic("t")
+        for _ in range(2):  # also of those who ask later
+            with pytest.raises(paths.CorruptNodeError, match="/changes/7"):
+                await asyncio.wait_for(world.follower.reached(number), 5)
+        assert len(world.failures) == 1
+
+    run(tmp_path, scenario, [paths.CorruptNodeError("/changes/7", b"damaged")])
 
 
 def test_a_follower_that_is_too_far_behind_reads_everything_anew(tmp_path: Path) -> None:
