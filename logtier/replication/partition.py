@@ -155,6 +155,7 @@ class Partition(Generic[LogT]):
         if stored.leader_epoch < self.leader_epoch or stored.partition_epoch < self.partition_epoch:
             return self._followed(NOTHING)  # min.insync.replicas may be another one
         self._now_ms = now_ms
+        before = self.low_watermark
         self._live_brokers = live_brokers
         is_new_epoch = stored.leader_epoch > self.leader_epoch
         has_moved = is_new_epoch or stored.leader != self.leader_id
@@ -167,15 +168,15 @@ class Partition(Generic[LogT]):
         self._take_isr(stored.isr, stored.partition_epoch, is_new_epoch)
         if is_new_epoch:
             self._epoch_start_offset = self.log.log_end_offset
-        return self._followed(_LEADERSHIP_MOVED if has_moved else NOTHING)
+        # The log of a replica that was taken away does not have to begin later any more.
+        return self._followed(_LEADERSHIP_MOVED if has_moved else self._low_watermark_since(before))
 
     def live_brokers_changed(self, live_brokers: Mapping[int, int], now_ms: int) -> Instructions:
         """Note which brokers are neither fenced nor shutting down, with their epochs."""
         self._now_ms = now_ms
         before = self.low_watermark
         self._live_brokers = live_brokers
-        low_watermark = self.low_watermark
-        return self._followed((LowWatermarkMoved(low_watermark),) if low_watermark > before else NOTHING)
+        return self._followed(self._low_watermark_since(before))
 
     def appended(self) -> bool:
         """Note that the log end offset has moved; return whether the high watermark rose."""
@@ -211,9 +212,7 @@ class Partition(Generic[LogT]):
         self._now_ms = now_ms
         before = self.low_watermark
         follower.fetched(fetch_offset, log_start_offset, broker_epoch, self.log.log_end_offset, now_ms)
-        out: list[Instruction] = []
-        if (low_watermark := self.low_watermark) > before:
-            out.append(LowWatermarkMoved(low_watermark))
+        out: list[Instruction] = [*self._low_watermark_since(before)]
         if self._proposal is None and broker_id not in self.isr and self._may_join(broker_id, follower):
             out.append(self._propose((*self.isr, broker_id)))
         if self._advance():
@@ -404,6 +403,10 @@ class Partition(Generic[LogT]):
             followers[each] = follower
             if is_in_sync and each not in before:
                 follower.joined_isr(self._now_ms)
+
+    def _low_watermark_since(self, before: int) -> tuple[LowWatermarkMoved, ...]:
+        low_watermark = self.low_watermark
+        return (LowWatermarkMoved(low_watermark),) if low_watermark > before else NOTHING
 
     def _followed(self, instructions: Instructions) -> Instructions:
         """Add to the instructions of a change of the state what the state now permits or prevents."""
