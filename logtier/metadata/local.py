@@ -221,10 +221,13 @@ class LocalMetadataStore:
         return await asyncio.shield(commit)
 
     async def snapshot(self, find_paths: FindPaths) -> tuple[int, dict[str, bytes]]:
-        """Return nodes and the number of the next change: all are in memory, and nothing happens meanwhile."""
-        paths = await find_paths()
-        nodes = await self.get_many(paths)
-        return self._end_offset, {path: node.data for path, node in zip(paths, nodes, strict=True) if node is not None}
+        """Return nodes and the number of the next change; paths that were found before a change are found again."""
+        while True:
+            number = self._end_offset
+            paths = await find_paths()
+            nodes = await self.get_many(paths)
+            if number == self._end_offset:
+                return number, {path: node.data for path, node in zip(paths, nodes, strict=True) if node is not None}
 
     async def changes_from(self, number: int) -> Sequence[MetadataChange]:
         """Wait for changes that the journal has; the ephemeral nodes of such a change are among its nodes."""

@@ -458,3 +458,22 @@ def test_a_folder_of_another_user_is_used_as_it_is(tmp_path: Path, caplog: pytes
 
     run(tmp_path, step, disk=OtherUsers())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_snapshot_has_every_node_of_the_changes_before_it(tmp_path: Path) -> None:
+    """A topic created while the paths are being found would be missing from the image forever."""
+
+    async def step(store: LocalMetadataStore) -> None:
+        await store.append([Create("/t", b"")])
+        creating: list[asyncio.Future[int]] = []
+
+        async def find() -> list[str]:
+            found = [f"/t/{name}" for name in await store.children("/t")]
+            if not creating:
+                creating.append(asyncio.ensure_future(store.append([Create("/t/a", b"1")])))
+                await asyncio.sleep(0)
+            return found
+
+        assert await store.snapshot(find) == (2, {"/t/a": b"1"})
+
+    run(tmp_path, step)
