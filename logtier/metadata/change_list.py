@@ -14,6 +14,9 @@ from headwater.logtier.metadata.store import Create, Delete, MetadataStore, Oper
 CHANGES_MAX: Final = 1000
 """Changes in the list. A broker that was away for longer reads all nodes instead."""
 
+CHANGE_BYTES_MAX: Final = 16 << 20
+"""Bytes of the changes in memory: a thousand large topics that come and go would fill ten times as much."""
+
 FindPaths = Callable[[], Awaitable[Sequence[str]]]
 """Returns the paths of the nodes that a follower needs, parents before children."""
 
@@ -66,12 +69,13 @@ def changed_nodes(operations: Sequence[Operation]) -> list[tuple[str, bytes | No
 
 
 class RecentChanges:
-    """The last changes in memory, for one follower or several."""
+    """The last changes in memory, for one follower or several; the newest is there whatever its size."""
 
     def __init__(self, first: int = 0) -> None:
         """`first` is the number of the next change."""
         self._end = first
-        self._changes: deque[MetadataChange] = deque(maxlen=CHANGES_MAX)
+        self._changes: deque[MetadataChange] = deque()
+        self._bytes = 0
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
@@ -82,6 +86,7 @@ class RecentChanges:
     def restart(self, end: int) -> None:
         """Forget all changes before a number."""
         self._changes.clear()
+        self._bytes = 0
         self._end = end
 
     def add(self, nodes: Sequence[tuple[str, bytes | None]]) -> int:
@@ -89,6 +94,9 @@ class RecentChanges:
         number = self._end
         self._end = number + 1
         self._changes.append(MetadataChange(number, nodes))
+        self._bytes += _size(nodes)
+        while len(self._changes) > CHANGES_MAX or (self._bytes > CHANGE_BYTES_MAX and len(self._changes) > 1):
+            self._bytes -= _size(self._changes.popleft().nodes)
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():
@@ -105,3 +113,7 @@ class RecentChanges:
         if not found or found[0].number != number:
             raise ChangesTrimmedError(f"change {number} is not among the last {len(self._changes)}")
         return found
+
+
+def _size(nodes: Sequence[tuple[str, bytes | None]]) -> int:
+    return sum(len(data) for _, data in nodes if data is not None)

@@ -13,6 +13,7 @@ from headwater.logtier.config import BrokerConfig
 from headwater.logtier.metadata import follower as follower_module
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.change_list import (
+    CHANGE_BYTES_MAX,
     CHANGES_MAX,
     ChangesTrimmedError,
     MetadataChange,
@@ -192,5 +193,19 @@ def test_a_trimmed_list_says_so() -> None:
         with pytest.raises(ChangesTrimmedError):
             await recent.wait_from(8)
         assert [change.number for change in await recent.wait_from(9)] == list(range(9, 9 + CHANGES_MAX))
+
+    asyncio.run(scenario())
+
+
+def test_a_list_of_large_changes_is_trimmed_by_their_bytes() -> None:
+    async def scenario() -> None:
+        recent = RecentChanges()
+        for _ in range(5):
+            recent.add([("/brokers/topics/t", bytes(CHANGE_BYTES_MAX // 3))])
+        with pytest.raises(ChangesTrimmedError):
+            await recent.wait_from(1)
+        assert [change.number for change in await recent.wait_from(2)] == [2, 3, 4]
+        recent.add([("/brokers/topics/t", bytes(2 * CHANGE_BYTES_MAX))])
+        assert [change.number for change in await recent.wait_from(5)] == [5], "whoever waits for it gets it"
 
     asyncio.run(scenario())
