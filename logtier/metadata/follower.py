@@ -182,6 +182,10 @@ class MetadataFollower:
                     future.set_result(None)
 
     def _note(self, number: int, error: Exception) -> None:
+        if self._errors:
+            # The frames of an error hold the images before and after its change; the command has it by now.
+            earlier = self._errors[next(reversed(self._errors))]
+            earlier.__traceback__ = earlier.__cause__ = earlier.__context__ = None
         while len(self._errors) >= FAILED_CHANGES_MAX:
             del self._errors[next(iter(self._errors))]
         self._errors[number] = error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.metadata import follower as follower_module
+from headwater.logtier.metadata import image as image_module
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.change_list import (
     CHANGE_BYTES_MAX,
@@ -20,7 +23,7 @@ from headwater.logtier.metadata.change_list import (
     RecentChanges,
 )
 from headwater.logtier.metadata.follower import MetadataFollower
-from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
+from headwater.logtier.metadata.image import MetadataCache, MetadataDelta, MetadataImage
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.store import Create, Operation, SetData, StoreUnavailableError
 from headwater.logtier.metadata.topic_nodes import create_topic, first_partition_state
@@ -108,6 +111,29 @@ def test_an_error_of_a_subscriber_belongs_to_the_change_that_caused_it(tmp_path:
                 await world.follower.reached(second)
         assert sorted(world.cache.image.topics) == ["bad", "better", "good"]
         assert world.failures == []
+
+    run(tmp_path, scenario)
+
+
+def test_errors_of_the_past_keep_no_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a full disk every created topic fails; the frames of the errors hold the images before and after."""
+    monkeypatch.setattr(image_module.log, "disabled", True)  # pytest keeps the errors that are logged
+
+    async def scenario(world: World) -> None:
+        def refuse(delta: MetadataDelta) -> None:
+            try:
+                raise BlockingIOError
+            except BlockingIOError as error:
+                raise OSError("disk full") from error
+
+        world.cache.subscribe(refuse)
+        for index in range(20):
+            number = await world.add_topic(f"t{index}")
+            with contextlib.suppress(OSError):
+                await world.follower.reached(number)
+        gc.collect()
+        images = [each for each in gc.get_objects() if isinstance(each, MetadataImage) and "t0" in each.topics]
+        assert len(images) < 5
 
     run(tmp_path, scenario)
 
