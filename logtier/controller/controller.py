@@ -140,7 +140,12 @@ class Controller:
                 epoch = await self._store.create(path, data, ephemeral=True)
             registration = BrokerRegistration(broker_id, host, port, rack, epoch, tuple(endpoints))
             # The only replica of a partition leads in any case, however it stopped.
-            await self._write(plan_registration(self._cache.image, registration, self._min_isr, is_clean=True))
+            operations = plan_registration(self._cache.image, registration, self._min_isr, is_clean=True)
+            try:
+                await self._write(operations)
+            except OSError as error:
+                # The broker is registered and serves its other partitions; its replica manager tries again.
+                log.error("broker %d begins with partitions without a log: %s", broker_id, error)
 
         await self._command(register)
 

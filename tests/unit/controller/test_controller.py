@@ -338,3 +338,19 @@ def test_a_secret_that_cannot_be_read_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(paths.CorruptNodeError, match="hidden") as told:
         run(tmp_path, spoil, never)
     assert "hush" not in str(told.value)
+
+
+def test_a_log_that_cannot_be_created_does_not_keep_a_broker_from_registering(tmp_path: Path) -> None:
+    """Its partitions are elected anew at each start, and a full disk must not end the others with it."""
+
+    async def refuse(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await controller.create_topics([NewTopic("t")])
+
+        def fail(delta: MetadataDelta) -> None:
+            raise OSError(28, "No space left on device")
+
+        cache.subscribe(fail)
+        await controller.register_broker(1, "elsewhere", 9093)
+        assert cache.image.brokers[1].host == "elsewhere"
+
+    run(tmp_path, refuse)
