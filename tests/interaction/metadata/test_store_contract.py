@@ -14,7 +14,6 @@ from headwater.logtier.metadata.store import (
     Check,
     Create,
     Delete,
-    MetadataStore,
     MetadataStoreError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
@@ -26,6 +25,7 @@ from headwater.logtier.metadata.store import (
     SetData,
     operation_bytes,
 )
+from tests.followed_nodes import PATHS, FollowedNodes, random_change, single, state
 from tests.metadata_stores import LocalStores, Stores, tree, until
 
 
@@ -96,15 +96,6 @@ def test_a_single_operation_is_refused_as_one_of_a_multi_is(
         assert caught.value.path == operation.path
 
     stores.run(scenario)
-
-
-async def single(store: MetadataStore, operation: Operation) -> None:
-    if isinstance(operation, Create):
-        await store.create(operation.path, operation.data, ephemeral=operation.ephemeral)
-    elif isinstance(operation, Delete):
-        await store.delete(operation.path, operation.expected_version)
-    elif isinstance(operation, SetData):
-        await store.set(operation.path, operation.data, operation.expected_version)
 
 
 def test_a_multi_sees_its_own_earlier_operations(stores: Stores) -> None:
@@ -320,72 +311,17 @@ def test_a_callback_that_fails_or_cancels_leaves_the_others(stores: Stores, capl
     stores.run(scenario)
 
 
-PATHS = ["/a", "/a/b", "/a/b/c", "/a/d", "/e"]
-
-
-async def change(store: MetadataStore, chance: random.Random) -> None:
-    """One random change, which may be refused."""
-    path = chance.choice(PATHS)
-    kinds: list[Operation] = [
-        Create(path, b"%d" % chance.randrange(1000)),
-        SetData(path, b"%d" % chance.randrange(1000)),
-        Delete(path),
-    ]
-    operations = chance.choices(kinds, [3, 3, 2], k=chance.choice([1, 1, 2]))
-    try:
-        if len(operations) == 1:
-            await single(store, operations[0])
-        else:
-            await store.multi(operations)
-    except (NodeExistsError, NoNodeError, NotEmptyError):
-        pass
-
-
-class FollowedPaths:
-    """What a follower knows of nodes: it reads each again when its watch is called."""
-
-    def __init__(self, store: MetadataStore) -> None:
-        self.store = store
-        self.known: dict[str, tuple[int, int, tuple[str, ...]] | None] = {}
-        self.stale: set[str] = set()
-        self.is_stale = asyncio.Event()
-        for path in PATHS:
-            store.watch(path, self.note)
-            self.note(path)
-
-    def note(self, path: str) -> None:
-        self.stale.add(path)
-        self.is_stale.set()
-
-    async def follow(self) -> None:
-        while True:
-            await self.is_stale.wait()
-            self.is_stale.clear()
-            stale, self.stale = self.stale, set()
-            for path in sorted(stale):
-                self.known[path] = await state(self.store, path)
-
-
-async def state(store: MetadataStore, path: str) -> tuple[int, int, tuple[str, ...]] | None:
-    """A node's creation, version and children: of one moment or, at a change meanwhile, followed by a call."""
-    try:
-        node = await store.get(path)
-        return node.czxid, node.version, tuple(await store.children(path))
-    except NoNodeError:
-        return None
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_a_follower_of_watches_misses_no_change(stores: Stores, seed: int) -> None:
     async def scenario() -> None:
         chance = random.Random(seed)
         store = await stores.open()
         other = await stores.open("b") if stores.has_faults else store
-        followed = FollowedPaths(store)
+        followed = FollowedNodes(store)
         following = asyncio.ensure_future(followed.follow())
         for _ in range(4):
             for _ in range(chance.randrange(30)):
-                await change(other, chance)
+                await random_change(other, chance)
                 # Between bursts and a step each.
                 for _ in range(chance.choice([0, 0, 1, 20])):
                     await asyncio.sleep(0)

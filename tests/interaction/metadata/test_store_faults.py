@@ -18,6 +18,7 @@ from headwater.logtier.metadata.store import (
     SetData,
     StoreUnavailableError,
 )
+from tests.followed_nodes import PATHS, FollowedNodes, random_change, state
 from tests.metadata_stores import SHORT_SESSION_MS, Stores, until
 
 CONNECTED, SUSPENDED, LOST = SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.LOST
@@ -247,6 +248,40 @@ def test_what_was_confirmed_stays_and_what_was_not_happened_at_most_once(remote_
         await until(lambda: bool(followed) and followed[-1] == value)
         assert followed == sorted(followed)
         tasks[0].cancel()
+
+    remote_stores.run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_follower_misses_no_change_over_lost_connections_and_sessions(remote_stores: Stores, seed: int) -> None:
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        store = await remote_stores.open("a", SHORT_SESSION_MS)
+        other = await remote_stores.open("b")
+        followed = FollowedNodes(store)
+
+        async def begin_again() -> None:
+            while True:
+                await until(lambda: store.state is LOST)
+                await store.start()
+
+        tasks = [asyncio.ensure_future(followed.follow()), asyncio.ensure_future(begin_again())]
+        for round_number in range(4):
+            if round_number == 2 and seed % 3 == 0:
+                # Longer than the session: no watch of it tells of what is changed meanwhile.
+                await store.create("/alive", b"", ephemeral=True)
+                remote_stores.cut("a")
+                await until(lambda: gone(other, "/alive"))
+            for _ in range(chance.randrange(30)):
+                if chance.random() < 0.2:
+                    remote_stores.lose_connection("a")
+                await random_change(other, chance)
+                await asyncio.sleep(chance.choice([0, 0, 0.002, 0.02]))
+            remote_stores.heal("a")
+            expected = {path: await state(other, path) for path in PATHS}
+            await until(lambda expected=expected: followed.known == expected)  # type: ignore[misc]
+        for task in tasks:
+            task.cancel()
 
     remote_stores.run(scenario)
 

@@ -7,14 +7,25 @@ import random
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
+from kazoo import exceptions
 from kazoo.handlers.utils import selector_select
+from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import ForceRetryError, RetryFailedError
 
+from headwater.logtier.metadata.store import SessionState, StoreUnavailableError
+from headwater.logtier.metadata.zookeeper import session as session_module
 from headwater.logtier.metadata.zookeeper.kazoo_handler import KazooHandler
-from headwater.logtier.metadata.zookeeper.session import RECONNECT_S_MAX, host_list, reconnecting
+from headwater.logtier.metadata.zookeeper.session import (
+    IN_FLIGHT_MAX,
+    RECONNECT_S_MAX,
+    ZooKeeperSession,
+    host_list,
+    reconnecting,
+)
 from headwater.logtier.metadata.zookeeper.settings import ZooKeeperSettings
 from tests.conftest import Certificates
 
@@ -110,3 +121,110 @@ def test_events_for_a_loop_that_is_closed_are_dropped(loop: asyncio.AbstractEven
     given = KazooHandler(loop, lambda: None, 1)
     loop.close()
     given.post(print)
+
+
+class ScriptedClient:
+    """A client of kazoo's whose answers the test gives, from another thread as kazoo does."""
+
+    made: ClassVar[list[ScriptedClient]] = []
+
+    def __init__(self, **named: Any) -> None:
+        self.handler: KazooHandler = named["handler"]
+        self.client_id = (7, b"")
+        self.client_state = KeeperState.CONNECTED
+        self.last_zxid = 0
+        self.answers: list[Any] = []
+        self.made.append(self)
+
+    def add_listener(self, listener: Callable[[str], None]) -> None:
+        self.listener = listener
+
+    def start_async(self) -> None:
+        self.listener(KazooState.CONNECTED)
+
+    def get_async(self, path: str) -> Any:
+        self.answers.append(self.handler.async_result())
+        return self.answers[-1]
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+async def begun(monkeypatch: pytest.MonkeyPatch) -> tuple[ZooKeeperSession, ScriptedClient]:
+    monkeypatch.setattr(session_module, "KazooClient", ScriptedClient)
+    session = ZooKeeperSession(ZooKeeperSettings("zk"), lambda state: None)
+    session.begin()
+    await session.connected()
+    return session, ScriptedClient.made[-1]
+
+
+def test_a_request_whose_connection_is_lost_finds_the_session_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kazoo fails its requests before it says why: who tried again at once would fail again."""
+
+    async def scenario() -> None:
+        session, client = await begun(monkeypatch)
+        request = asyncio.ensure_future(session.get("/a"))
+        await asyncio.sleep(0)
+        client.answers[0].set_exception(exceptions.ConnectionLoss())
+        with pytest.raises(StoreUnavailableError):
+            await request
+        assert session.state is SessionState.SUSPENDED
+        client.listener(KazooState.SUSPENDED)
+        client.listener(KazooState.CONNECTED)
+        await session.connected()
+        await session.end()
+
+    asyncio.run(scenario())
+
+
+def test_requests_beyond_the_limit_wait_for_answers_in_the_order_of_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        session, client = await begun(monkeypatch)
+        requests = [asyncio.ensure_future(session.get(f"/{number}")) for number in range(IN_FLIGHT_MAX + 10)]
+        await asyncio.sleep(0)
+        assert len(client.answers) == IN_FLIGHT_MAX
+        # One that waits is given up, and takes nobody's turn.
+        requests[IN_FLIGHT_MAX].cancel()
+        stat = ZnodeStat(1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        for count in range(1, IN_FLIGHT_MAX + 10):
+            answer = client.answers[count - 1]
+            answer.set((b"%d" % count, stat))
+            # kazoo sets some twice.
+            answer.set((b"again", stat))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(client.answers) == min(IN_FLIGHT_MAX + count, IN_FLIGHT_MAX + 9)
+        del requests[IN_FLIGHT_MAX]
+        assert [(await request).data for request in requests] == [
+            b"%d" % count for count in range(1, len(requests) + 1)
+        ]
+        await session.end()
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_wait_for_their_turn_fail_with_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        session, client = await begun(monkeypatch)
+        requests = [asyncio.ensure_future(session.get(f"/{number}")) for number in range(2 * IN_FLIGHT_MAX)]
+        await asyncio.sleep(0)
+        client.listener(KazooState.SUSPENDED)
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        assert {type(result) for result in results} == {StoreUnavailableError}
+        assert len(client.answers) == IN_FLIGHT_MAX
+        # Those that were sent keep their places until kazoo says what became of them.
+        client.listener(KazooState.CONNECTED)
+        await session.connected()
+        late = asyncio.ensure_future(session.get("/late"))
+        await asyncio.sleep(0)
+        assert len(client.answers) == IN_FLIGHT_MAX
+        client.answers[0].set((b"", ZnodeStat(1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(client.answers) == IN_FLIGHT_MAX + 1
+        client.answers[-1].set((b"late", ZnodeStat(1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)))
+        assert (await late).data == b"late"
+        await session.end()
+
+    asyncio.run(scenario())
