@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ from headwater.logtier.metadata.zookeeper.settings import ZooKeeperSettings
 from headwater.logtier.metadata.zookeeper.store import ZooKeeperStore
 from headwater.logtier.runtime.disk import RealDisk
 from tests.cutting_proxy import CuttingProxy
+from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.zookeeper_model import ZooKeeperModel
 from tests.zookeeper import ZooKeeperServer
 
@@ -103,6 +103,7 @@ class ModelStores:
     has_faults = True
 
     def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
         self.model = ZooKeeperModel(random.Random(seed))
         self._opened: list[ZooKeeperStore] = []
 
@@ -145,7 +146,7 @@ class ModelStores:
         self.model.restart()
 
     def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
-        with asyncio.Runner(loop_factory=_JumpingLoop) as runner:
+        with asyncio.Runner(loop_factory=lambda: VirtualLoop(random.Random(self._seed))) as runner:
             runner.run(_closed_after(self, scenario))
 
 
@@ -250,38 +251,3 @@ async def tree(store: MetadataStore, path: str = "/") -> dict[str, StoredNode]:
         except NoNodeError:
             found.pop(path, None)
     return found
-
-
-class _JumpingSelector(selectors.BaseSelector):
-    """A selector without files: instead of waiting it moves the time."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return selectors.SelectorKey(fileobj, fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return selectors.SelectorKey(fileobj, fileobj, 0, None)
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "no task can go on"
-        self.now_s += max(0.0, timeout)
-        return []
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return {}
-
-
-class _JumpingLoop(asyncio.SelectorEventLoop):
-    """A loop on which a timer is due as soon as nothing else is to be done."""
-
-    def __init__(self) -> None:
-        self._jumps = _JumpingSelector()
-        super().__init__(self._jumps)
-
-    def time(self) -> float:
-        return self._jumps.now_s
-
-    def _write_to_self(self) -> None:
-        """Wake nobody: there is one thread."""
