@@ -11,6 +11,7 @@ from headwater.logtier.log.log_manager import LogDirError
 from headwater.logtier.machine import Machine
 from headwater.logtier.metadata.paths import CorruptNodeError
 from headwater.logtier.metadata.store import MetadataStoreError
+from headwater.logtier.protocol.errors import KafkaError
 
 __all__ = ["Broker", "BrokerStartError"]
 
@@ -64,7 +65,7 @@ class Broker:
         """
         try:
             await self._start()
-        except (LogDirError, MetadataStoreError, CorruptNodeError) as error:
+        except (LogDirError, MetadataStoreError, CorruptNodeError, KafkaError) as error:
             await self._closing.aclose()
             raise BrokerStartError(str(error)) from error
         except BaseException:

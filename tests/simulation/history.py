@@ -78,7 +78,8 @@ class History:
         self.losses += 1
         if self.may_lose:
             self.acknowledged.clear()
-            self.commits.clear()
+            for commits in self.commits.values():
+                commits.acknowledged = -1
             self.assignments.clear()
             self.generations.clear()
 
