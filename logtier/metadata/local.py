@@ -28,6 +28,7 @@ from headwater.logtier.metadata.store import (
 )
 from headwater.logtier.metadata.tree import Node, NodeTree, Prepared
 from headwater.logtier.runtime.disk import Disk, Lock
+from headwater.logtier.runtime.durable_folder import make_durable_folder
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class LocalMetadataStore:
         self._failure = None
         self._end_offset = self._zxid = 0
         try:
-            self._disk.makedirs(self._directory)
+            make_durable_folder(self._disk, self._directory)
             self._hide()
             self._lock = self._disk.lock(os.path.join(self._directory, ".lock"))
             for payload in await self._journal.open():

@@ -103,9 +103,6 @@ class SimulatedNode:
         self.chance = chance
         self.clock = SimulatedClock(loop)
         self.file_system = FileSystem(random.Random(chance.random()))
-        # The folder of the machine's owner is older than its first broker.
-        self.file_system.makedirs(DATA)
-        self.file_system.sync()
         self.config = BrokerConfig.from_properties(
             {"node.id": node_id, "log.dirs": DATA, "listeners": f"PLAINTEXT://{name}:{PORT}", **properties}
         )

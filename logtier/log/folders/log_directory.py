@@ -8,6 +8,7 @@ from typing import Final
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.protocol.uuids import random_uuid, to_text
 from headwater.logtier.runtime.disk import Disk, Lock
+from headwater.logtier.runtime.durable_folder import make_durable_folder
 from headwater.logtier.runtime.volume import Volume
 
 META_PROPERTIES: Final = "meta.properties"
@@ -73,7 +74,7 @@ class LogDirectory:
                     f"log folder {self.path}: its logs are missing; check that its disk is mounted. To start with an "
                     f"empty folder, remove its line from {KNOWN_DIRECTORIES} in the first of log.dirs"
                 )
-            self._disk.makedirs(self.path)
+            make_durable_folder(self._disk, self.path)
             self._lock = self._disk.lock(f"{self.path}/{LOCK}")
             self._open_meta(node_id, cluster_id, prng)
             if known_directory_id not in (None, self.directory_id):
