@@ -101,10 +101,14 @@ class PartitionReplication:
         elif self.followed:
             self.followed.pop(key, None)
 
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Note that a replica is gone or its log unusable."""
-        self._replicated.pop(topic_partition, None)
+    def forget(self, topic_partition: TopicPartition) -> bool:
+        """Note that a replica is gone or its log unusable; return whether other brokers have replicas."""
         self.followed.pop(topic_partition, None)
+        return self._replicated.pop(topic_partition, None) is not None
+
+    def remove_watermarks(self) -> None:
+        """Remove the checkpointed watermarks of replicas that are gone, before their logs are."""
+        self._checkpoints.remove(self._replicated.values())
 
     def follow_brokers(self, delta: MetadataDelta) -> None:
         """Note which brokers came and went, before the change of their partitions is applied."""

@@ -502,11 +502,14 @@ class ReplicaManager:
 
     def _remove(self, topic_partitions: Sequence[TopicPartition]) -> None:
         gone = []
+        was_replicated = False
         for topic_partition in topic_partitions:
             self.log_dirs.cancel(topic_partition)
-            self.partition_replication.forget(topic_partition)
+            was_replicated |= self.partition_replication.forget(topic_partition)
             if self._replicas.remove(topic_partition):
                 gone.append(topic_partition)
+        if was_replicated:
+            self.partition_replication.remove_watermarks()
         self._log_manager.delete(*gone)
         for topic_partition in gone:
             # Waiting requests complete with an error.

@@ -63,6 +63,12 @@ class WatermarkCheckpoints:
                 self._has_file.add(directory.path)
                 self._writer.write(directory, HIGH_WATERMARKS, offsets[directory.path])
 
+    def remove(self, partitions: Iterable[Partition[Log]]) -> None:
+        """Write at once, without partitions that are gone: a log made anew must not begin with an old watermark."""
+        if self._has_file:
+            self._writer.wait()
+            self.close(partitions)
+
     def close(self, partitions: Iterable[Partition[Log]]) -> None:
         """Write the watermarks for the next start, and wait for them; an error is logged."""
         self.write(partitions)

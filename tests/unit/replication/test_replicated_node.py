@@ -347,6 +347,19 @@ def test_topics_that_go_leave_the_file(make: Make, tmp_path: Path) -> None:
     assert (tmp_path / "data" / HIGH_WATERMARKS).read_text() == "0\n0\n"
 
 
+def test_a_topic_that_goes_leaves_no_watermark_to_a_later_one_of_its_name(make: Make, tmp_path: Path) -> None:
+    """A kill before the next checkpoint: the new log would begin with a watermark that no follower has reached."""
+    node = make()
+    node.start()
+    node.append(count=5)
+    for follower in (2, 3):
+        node.fetched(follower)
+    node.timers.pass_time(5)
+    assert (tmp_path / "data" / HIGH_WATERMARKS).read_text() == "0\n2\nflights 0 5\nflights 1 0\n"
+    node.delete()
+    assert (tmp_path / "data" / HIGH_WATERMARKS).read_text() == "0\n0\n"
+
+
 def test_the_manager_of_a_stopped_node_ticks_no_more(make: Make) -> None:
     node = make()
     node.start()
