@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import random
 from collections.abc import Sequence
@@ -137,3 +138,6 @@ def _close(loop: VirtualLoop) -> None:
         with contextlib.suppress(Exception):
             task.get_coro().close()
     loop.close()
+    # A coroutine that awaits in a `finally` block outlives its closing: collected later, it would go on in the loop of
+    # the next run.
+    gc.collect()
