@@ -48,7 +48,7 @@ class LogModel:
 class NodeChecker:
     """Checks one broker: after each callback what it has written, and all of it when it begins to serve and on demand.
 
-    Invariants, by their number in the notes on reliability: 3 (the same offset and epoch have the same record), 5 (the
+    Invariants, by their number in docs/reliability.md: 3 (the same offset and epoch have the same record), 5 (the
     high watermark never falls), 8 (last stable offset <= high watermark <= log end), 9 (a coordinator's state, and that
     of producers, equals the replay of its log), 10 (sequences are contiguous, no record is there twice), and that what
     was acknowledged is there.
