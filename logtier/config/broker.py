@@ -297,7 +297,7 @@ class BrokerConfig(TransactionConfig):
         dynamic=True,
     )
     replica_high_watermark_checkpoint_interval_ms: int = config(
-        ConfigType.INT,
+        ConfigType.LONG,
         5000,
         "Interval between checkpoints of the high watermarks of partitions with several replicas.",
         at_least(1),
