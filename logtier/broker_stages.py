@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from headwater.logtier.config import BrokerConfig, ConfigError
+from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.handlers.context import Services
@@ -103,9 +104,10 @@ async def _open_metadata(
     metadata = MetadataCache(config)
     follower = MetadataFollower(store, metadata, on_failure)
     controller = Controller(config, machine.clock, machine.prng, store, follower)
-    await controller.start()
+    await bootstrap(store, machine.prng, machine.random_bytes)
     await follower.start()
     closing.push_async_callback(follower.stop)
+    await controller.start()
     closing.push_async_callback(controller.stop)
     return metadata, controller
 

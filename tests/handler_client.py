@@ -14,6 +14,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.handlers.context import RequestContext, Services
 from headwater.logtier.handlers.topics import create_topics
@@ -27,6 +28,7 @@ from headwater.logtier.protocol.refusals import refusal
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.runtime.random_bytes import system_random_bytes
 
 CORRELATION_ID = 77
 SECOND_MS = 1000
@@ -111,8 +113,9 @@ def run(directory: Path, scenario: Callable[[Client], Awaitable[None]], **proper
         prng = random.Random(5)
         follower = MetadataFollower(store, cache)
         controller = Controller(config, SystemClock(), prng, store, follower)
-        await controller.start()
+        await bootstrap(store, random.Random(1), system_random_bytes)
         await follower.start()
+        await controller.start()
         await controller.register_broker(1, "broker.example", 19092, "rack-a")
         nothing = cast("Any", None)
         # Without logs: what is asked of it here is only whether a folder has failed.

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -32,11 +31,9 @@ from headwater.logtier.controller.state import (
     unlimited,
 )
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.change_list import OrderedMetadataStore
-from headwater.logtier.metadata.earlier_topics import convert_topic
+from headwater.logtier.metadata.change_list import ListMovedError, OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
-from headwater.logtier.metadata.scram_nodes import encode_unknown_users_key
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
     BadVersionError,
@@ -53,7 +50,6 @@ from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.security.acls import AclBinding, AclFilter
-from headwater.logtier.security.scram import UNKNOWN_USERS_KEY_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +87,7 @@ class Controller:
         self._epoch = 0
         self._epoch_version = ANY_VERSION
         self._elected = False
+        self._depositions = 0
         self.producer_ids = ProducerIds(self.allocate_producer_ids)
 
     @property
@@ -103,22 +100,64 @@ class Controller:
         """The offset of the next change of metadata: the number of durable changes since the cluster began."""
         return self._store.end_offset
 
-    async def start(self) -> None:
-        """Become controller on a started store; the follower starts next.
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is controller, as far as it knows; the fence of each write decides."""
+        return self._elected
 
-        The first start sets the cluster id. Topics in the form of an earlier version get the present one.
-        StoreUnavailableError if another broker is controller.
+    async def start(self) -> None:
+        """Become controller of a store that only this broker uses.
+
+        Raises:
+            StoreUnavailableError: Another broker is controller.
         """
-        await self._create_parents()
-        await self._elect()
-        await self._convert_topics()
+        if not await self.elect():
+            raise StoreUnavailableError(paths.CONTROLLER, "another broker is controller of this cluster")
+
+    async def elect(self) -> bool:
+        """Try to become controller; return whether this broker is. The follower must have started.
+
+        The epoch of the new controller fences the writes of all earlier ones in the same transaction that makes it
+        controller (KAFKA-6082).
+        """
+        depositions = self._depositions
+        controller = paths.encode_controller(self._config.node_id, self._clock.now_ms())
+        while True:
+            node = await self._store.get(paths.CONTROLLER_EPOCH)
+            epoch = int(node.data) + 1
+            try:
+                number = await self._store.append(
+                    [
+                        Create(paths.CONTROLLER, controller, ephemeral=True),
+                        SetData(paths.CONTROLLER_EPOCH, str(epoch).encode(), node.version),
+                    ]
+                )
+            except (NodeExistsError, BadVersionError):
+                return False
+            except ListMovedError:
+                # The controller before has written what this broker has not read yet.
+                await self._follower.reached(self._store.end_offset)
+                continue
+            break
+        await self._follower.reached(number)
+        if self._depositions != depositions:
+            return False  # the session was suspended meanwhile
+        self._epoch = epoch
+        self._epoch_version = node.version + 1
+        self._elected = True
+        return True
+
+    def depose(self) -> None:
+        """Stop acting as controller: the session is suspended or over, or another broker was elected."""
+        self._elected = False
+        self._depositions += 1
 
     async def stop(self) -> None:
         """Finish the running command and resign; the store stays open."""
         async with self._turn:
             if self._elected:
                 self._elected = False
-                await self._store.multi([Check(paths.CONTROLLER_EPOCH, self._epoch_version), Delete(paths.CONTROLLER)])
+                await self._store.append([Check(paths.CONTROLLER_EPOCH, self._epoch_version), Delete(paths.CONTROLLER)])
 
     async def register_broker(
         self, broker_id: int, host: str, port: int, rack: str | None = None, endpoints: Sequence[Endpoint] = ()
@@ -325,55 +364,13 @@ class Controller:
             number = await self._store.append([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
         except BadVersionError as error:
             if error.path == paths.CONTROLLER_EPOCH:
-                self._elected = False
+                self.depose()
                 raise KafkaError(ErrorCode.not_controller, "Another broker has become controller.") from error
             raise
+        except ListMovedError as error:
+            self.depose()
+            raise KafkaError(ErrorCode.not_controller, "Another broker has become controller.") from error
         await self._follower.reached(number)
-
-    async def _create_parents(self) -> None:
-        """Create the initial nodes of a store, all of them at once."""
-        first_data = {
-            **dict.fromkeys(paths.PERSISTENT_PARENTS, b""),
-            paths.CLUSTER_ID: paths.encode_cluster_id(uuids.to_text(uuids.random_uuid(self._prng))),
-            paths.CONTROLLER_EPOCH: b"0",
-            # Stored: salts that change with a restart would reveal unknown users.
-            paths.UNKNOWN_USERS_KEY: encode_unknown_users_key(secrets.token_bytes(UNKNOWN_USERS_KEY_BYTES)),
-        }
-        while True:
-            missing = [Create(path, data) for path, data in first_data.items() if not await self._store.exists(path)]
-            if not missing:
-                return
-            try:
-                await self._store.multi(missing)
-            except NodeExistsError as error:
-                log.info("another broker created %s first", error.path)
-
-    async def _elect(self) -> None:
-        node = await self._store.get(paths.CONTROLLER_EPOCH)
-        epoch = int(node.data) + 1
-        controller = paths.encode_controller(self._config.node_id, self._clock.now_ms())
-        try:
-            result = await self._store.multi(
-                [
-                    Create(paths.CONTROLLER, controller, ephemeral=True),
-                    SetData(paths.CONTROLLER_EPOCH, str(epoch).encode(), node.version),
-                ]
-            )
-        except (NodeExistsError, BadVersionError):
-            raise StoreUnavailableError(paths.CONTROLLER, "another broker is controller of this cluster") from None
-        self._epoch = epoch
-        self._epoch_version = result.versions[-1]
-        self._elected = True
-
-    async def _convert_topics(self) -> None:
-        """Give topics of an earlier version, which stored no partition states, their first ones (`earlier_topics`)."""
-        operations: list[Operation] = []
-        for name in await self._store.children(paths.TOPICS):
-            node = await self._store.get(paths.topic_path(name))
-            operations += convert_topic(name, node.data, self._epoch)
-        if operations:
-            await self._store.append([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
-            log.info("the partitions of earlier topics have stored states now, from leader epoch %d", self._epoch)
 
 
 __all__ = [

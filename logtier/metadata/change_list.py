@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from headwater.logtier.metadata.store import Create, Delete, MetadataStore, Operation, SetData
+from headwater.logtier.metadata.store import Create, Delete, MetadataStore, MetadataStoreError, Operation, SetData
 
 CHANGES_MAX: Final = 1000
 """Changes in the list. A broker that was away for longer reads all nodes instead."""
@@ -28,6 +28,10 @@ class MetadataChange(NamedTuple):
     nodes: Sequence[tuple[str, bytes | None]]
 
 
+class ListMovedError(MetadataStoreError):
+    """Another controller has written the next change: this one does not know the end of the list."""
+
+
 class ChangesTrimmedError(Exception):
     """The list no longer has the change that a follower needs next."""
 
@@ -41,7 +45,12 @@ class OrderedMetadataStore(MetadataStore, Protocol):
         ...
 
     async def append(self, operations: Sequence[Operation]) -> int:
-        """Execute all operations or none, as the next change of the list; return its number. Errors as of `multi`."""
+        """Execute all operations or none, as the next change of the list; return its number.
+
+        Raises:
+            ListMovedError: This broker does not know the newest change.
+            MetadataStoreError: As of `multi`.
+        """
         ...
 
     async def snapshot(self, find_paths: FindPaths) -> tuple[int, dict[str, bytes]]:

@@ -10,6 +10,8 @@ the next node when the store reports it; one that finds the node trimmed away re
 """
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from headwater.logtier.metadata.change_list import (
     CHANGES_MAX,
     ChangesTrimmedError,
     FindPaths,
+    ListMovedError,
     MetadataChange,
     changed_nodes,
 )
@@ -40,6 +43,8 @@ from headwater.logtier.metadata.store import (
     WatchCallback,
 )
 
+log = logging.getLogger(__name__)
+
 CHANGES: Final = "/changes"
 
 TRIM_EVERY: Final = 100
@@ -47,10 +52,6 @@ TRIM_EVERY: Final = 100
 
 READ_AHEAD: Final = 50
 """Changes that a broker reads at once when it is behind."""
-
-
-class ListMovedError(MetadataStoreError):
-    """Another controller has written the next change: this one has been deposed."""
 
 
 class SharedMetadataStore:
@@ -63,7 +64,6 @@ class SharedMetadataStore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._end = 0
-        self._first = 0
 
     # -- the list
 
@@ -93,17 +93,19 @@ class SharedMetadataStore:
                 raise ListMovedError(error.path, "another controller has written this change") from error
             raise
         self._end = max(self._end, number + 1)
+        if number % TRIM_EVERY == 0:
+            await self._trim()
         return number
 
-    async def trim(self) -> None:
-        """Delete changes that no broker needs: those before the last CHANGES_MAX. Called by the controller."""
-        if self._end - self._first < CHANGES_MAX + TRIM_EVERY:
-            return
-        numbers = sorted(int(name) for name in await self._store.children(CHANGES))
-        for start in range(0, max(0, len(numbers) - CHANGES_MAX), TRIM_EVERY):
-            old = numbers[start : min(start + TRIM_EVERY, len(numbers) - CHANGES_MAX)]
-            await self._store.multi([Delete(_change_path(number)) for number in old])
-        self._first = self._end - CHANGES_MAX
+    async def _trim(self) -> None:
+        """Delete changes that no broker needs: those before the last CHANGES_MAX."""
+        try:
+            numbers = sorted(int(name) for name in await self._store.children(CHANGES))
+            for start in range(0, len(numbers) - CHANGES_MAX, TRIM_EVERY):
+                old = numbers[start : min(start + TRIM_EVERY, len(numbers) - CHANGES_MAX)]
+                await self._store.multi([Delete(_change_path(number)) for number in old])
+        except MetadataStoreError as error:
+            log.debug("old changes are not deleted yet: %s", error)
 
     async def snapshot(self, find_paths: FindPaths) -> tuple[int, dict[str, bytes]]:
         """Return nodes as they were after a change, and the number of the following change.
@@ -193,8 +195,10 @@ class SharedMetadataStore:
         return self._store.session_id
 
     async def start(self) -> None:
-        """Begin a session."""
+        """Begin a session; the first one of a cluster begins the list."""
         await self._store.start()
+        with contextlib.suppress(NodeExistsError):
+            await self._store.create(CHANGES, b"0")
 
     async def close(self) -> None:
         """End the session."""

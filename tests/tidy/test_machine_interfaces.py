@@ -31,8 +31,6 @@ HARMLESS = {"random.Random", "os.cpu_count", "os.environ", "os.fspath", "os.path
 METHODS = {"create_subprocess_exec", "create_subprocess_shell", "fileno", "open_connection", "start_server", "uuid4"}
 #: What a module uses all the same, each with its reason.
 ALLOWED = {
-    # The secret of a cluster, drawn once in its life.
-    "controller/controller.py": {"secrets"},
     # Durations, for metrics and quotas of request time.
     "handlers/dispatcher.py": {"time"},
     "handlers/loop_time.py": {"time"},

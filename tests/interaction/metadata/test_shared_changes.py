@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headwater.logtier.metadata.shared_store import CHANGES, ListMovedError, SharedMetadataStore
+from headwater.logtier.metadata.change_list import ListMovedError
+from headwater.logtier.metadata.shared_store import CHANGES, SharedMetadataStore
 from headwater.logtier.metadata.store import Create, Delete, Operation, SessionState, SetData, StoreUnavailableError
 from tests.metadata_stores import Stores, until
 

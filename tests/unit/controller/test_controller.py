@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, NewPartitions, NewTopic
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.metadata import paths
@@ -20,6 +21,7 @@ from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.runtime.random_bytes import system_random_bytes
 
 Step = Callable[[Controller, MetadataCache, LocalMetadataStore], Awaitable[None]]
 
@@ -35,8 +37,9 @@ def run(directory: Path, *steps: Step, seed: int = 1, clean: bool = True) -> Non
             cache = MetadataCache(config)
             follower = MetadataFollower(store, cache)
             controller = Controller(config, SystemClock(), random.Random(seed), store, follower)
-            await controller.start()
+            await bootstrap(store, random.Random(1), system_random_bytes)
             await follower.start()
+            await controller.start()
             await controller.register_broker(1, "localhost", 9092)
             try:
                 await step(controller, cache, store)

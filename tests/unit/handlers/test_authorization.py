@@ -17,6 +17,7 @@ from kio.serial import entity_reader
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.broker import STANDARD_AUTHORIZER
+from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller, NewTopic
 from headwater.logtier.handlers.context import DENIALS_LOGGED_MAX, RequestContext, Services
 from headwater.logtier.handlers.quotas.configured_quotas import configured_quotas
@@ -30,6 +31,7 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.refusals import refusal
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.runtime.random_bytes import system_random_bytes
 from headwater.logtier.security.acls import AclBinding, PatternType, PermissionType
 from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
 
@@ -100,8 +102,9 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]], **propert
         cache = MetadataCache(config)
         follower = MetadataFollower(store, cache)
         controller = Controller(config, SystemClock(), random.Random(1), store, follower)
-        await controller.start()
+        await bootstrap(store, random.Random(1), system_random_bytes)
         await follower.start()
+        await controller.start()
         await controller.register_broker(1, "here", 9092)
         untouchable = cast(Any, Untouchable())
         services = Services(

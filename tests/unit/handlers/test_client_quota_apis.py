@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.handlers.context import RequestContext, Services
 from headwater.logtier.handlers.loop_time import LoopTime, measured
@@ -31,6 +32,7 @@ from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.runtime.random_bytes import system_random_bytes
 from tests.manual_clock import ManualClock
 
 
@@ -85,8 +87,9 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
         cache = MetadataCache(config)
         follower = MetadataFollower(store, cache)
         controller = Controller(config, SystemClock(), random.Random(1), store, follower)
-        await controller.start()
+        await bootstrap(store, random.Random(1), system_random_bytes)
         await follower.start()
+        await controller.start()
         await controller.register_broker(1, "here", 9092)
         nothing: Any = some(has_offline=False)
         services = Services(

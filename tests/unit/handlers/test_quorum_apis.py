@@ -16,6 +16,7 @@ from kio.serial import entity_reader
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.listeners import parse_listener
+from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller, NewTopic
 from headwater.logtier.handlers.cluster import (
     add_raft_voter,
@@ -31,6 +32,7 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.refusals import refusal
 from headwater.logtier.protocol.uuids import to_text
 from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.runtime.random_bytes import system_random_bytes
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
 some = SimpleNamespace
@@ -94,8 +96,9 @@ def run(directory: Path, *scenarios: Callable[[World], Awaitable[None]]) -> None
             cache = MetadataCache(config)
             follower = MetadataFollower(store, cache)
             controller = Controller(config, some(now_ms=lambda: NOW_MS), random.Random(1), store, follower)
-            await controller.start()
+            await bootstrap(store, random.Random(1), system_random_bytes)
             await follower.start()
+            await controller.start()
             await controller.register_broker(7, "here", 9092, None, LISTENERS)
             try:
                 await scenario(World(controller, cache))

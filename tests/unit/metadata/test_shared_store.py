@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater.logtier.metadata.change_list import CHANGES_MAX, ChangesTrimmedError
+from headwater.logtier.metadata.change_list import CHANGES_MAX, ChangesTrimmedError, ListMovedError
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.paths import CorruptNodeError
-from headwater.logtier.metadata.shared_store import CHANGES, TRIM_EVERY, ListMovedError, SharedMetadataStore
+from headwater.logtier.metadata.shared_store import CHANGES, TRIM_EVERY, SharedMetadataStore
 from headwater.logtier.metadata.store import (
     BadVersionError,
     Check,
@@ -170,14 +170,14 @@ def test_old_changes_are_trimmed_and_a_follower_that_needs_them_is_told(tmp_path
         await store.set(CHANGES, b"%d" % count)
         _, nodes = await controller.snapshot(below_t(controller))
         assert nodes == {"/t/a": b""}
-        await controller.trim()
+        assert await controller.append([SetData("/t/a", b"1")]) == count
         left = sorted(map(int, await store.children(CHANGES)))
-        assert left == list(range(TRIM_EVERY, count))
+        assert left == list(range(count + 1 - CHANGES_MAX, count + 1))
         with pytest.raises(ChangesTrimmedError):
             await follower.changes_from(0)
-        assert (await follower.changes_from(TRIM_EVERY))[0].number == TRIM_EVERY
-        await controller.trim()
-        assert len(await store.children(CHANGES)) == CHANGES_MAX
+        assert (await follower.changes_from(left[0]))[0].number == left[0]
+        await controller.append([SetData("/t/a", b"2")])
+        assert len(await store.children(CHANGES)) == CHANGES_MAX + 1, "not with each change"
 
     run(tmp_path, scenario)
 

@@ -132,6 +132,7 @@ def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache]
     import random
 
     from headwater.logtier.config import BrokerConfig
+    from headwater.logtier.controller.bootstrap import bootstrap
     from headwater.logtier.controller.controller import Controller
     from headwater.logtier.machine import METADATA_DIRECTORY
     from headwater.logtier.metadata.follower import MetadataFollower
@@ -141,6 +142,7 @@ def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache]
     from headwater.logtier.metadata.store import MetadataStoreError
     from headwater.logtier.runtime.clock import SystemClock
     from headwater.logtier.runtime.disk import RealDisk
+    from headwater.logtier.runtime.random_bytes import system_random_bytes
 
     async def run() -> T:
         config = BrokerConfig.from_properties({"log.dirs": data_dir})
@@ -150,9 +152,10 @@ def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache]
         try:
             follower = MetadataFollower(store, metadata)
             controller = Controller(config, SystemClock(), random.Random(), store, follower)
-            await controller.start()
+            await bootstrap(store, random.Random(), system_random_bytes)
+            await follower.start()
             try:
-                await follower.start()
+                await controller.start()
                 return await call(controller, metadata)
             finally:
                 await controller.stop()

@@ -1,0 +1,62 @@
+"""The first nodes of a metadata store, before a broker follows it."""
+
+import logging
+import random
+
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.earlier_topics import convert_topic
+from headwater.logtier.metadata.scram_nodes import encode_unknown_users_key
+from headwater.logtier.metadata.store import Create, MetadataStore, NodeExistsError, Operation
+from headwater.logtier.protocol import uuids
+from headwater.logtier.runtime.random_bytes import RandomBytes
+from headwater.logtier.security.scram import UNKNOWN_USERS_KEY_BYTES
+
+log = logging.getLogger(__name__)
+
+
+async def bootstrap(store: MetadataStore, prng: random.Random, random_bytes: RandomBytes) -> None:
+    """Create what a new store lacks, and give topics of an earlier version the present form.
+
+    Every broker may call this at its start: what exists stays as it is. The first call sets the cluster id.
+
+    Raises:
+        CorruptNodeError: A topic has data that this version cannot read.
+        MetadataStoreError: The store is not available.
+    """
+    await _create_first_nodes(store, prng, random_bytes)
+    await _convert_topics(store)
+
+
+async def _create_first_nodes(store: MetadataStore, prng: random.Random, random_bytes: RandomBytes) -> None:
+    """Create the missing nodes, all of them at once."""
+    first_data = {
+        **dict.fromkeys(paths.PERSISTENT_PARENTS, b""),
+        paths.CLUSTER_ID: paths.encode_cluster_id(uuids.to_text(uuids.random_uuid(prng))),
+        paths.CONTROLLER_EPOCH: b"0",
+        # Stored: salts that change with a restart would reveal unknown users.
+        paths.UNKNOWN_USERS_KEY: encode_unknown_users_key(random_bytes(UNKNOWN_USERS_KEY_BYTES)),
+    }
+    while True:
+        missing = [Create(path, data) for path, data in first_data.items() if not await store.exists(path)]
+        if not missing:
+            return
+        try:
+            await store.multi(missing)
+        except NodeExistsError as error:
+            log.info("another broker created %s first", error.path)
+
+
+async def _convert_topics(store: MetadataStore) -> None:
+    """Give topics of a version that stored no partition states their first ones (`earlier_topics`).
+
+    Only a local store has such topics: its folder is locked, so that no controller writes meanwhile. Their leader epoch
+    is that of the coming controller, which is above every epoch that the earlier version used.
+    """
+    leader_epoch = int((await store.get(paths.CONTROLLER_EPOCH)).data) + 1
+    operations: list[Operation] = []
+    for name in await store.children(paths.TOPICS):
+        node = await store.get(paths.topic_path(name))
+        operations += convert_topic(name, node.data, leader_epoch)
+    if operations:
+        await store.multi(operations)
+        log.info("the partitions of earlier topics have stored states now, from leader epoch %d", leader_epoch)
