@@ -18,7 +18,7 @@ from headwater.logtier.controller.commands import (
     TopicResult,
 )
 from headwater.logtier.controller.config_state import plan_alter_configs
-from headwater.logtier.controller.elections import plan_registration
+from headwater.logtier.controller.elections import plan_departure, plan_registration
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
 from headwater.logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
@@ -36,15 +36,18 @@ from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
+    MULTI_BYTES_MAX,
     BadVersionError,
     Check,
     Create,
     Delete,
+    MetadataStoreError,
     NodeExistsError,
     NoNodeError,
     Operation,
     SetData,
     StoreUnavailableError,
+    split_operations,
 )
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
@@ -57,6 +60,10 @@ Result = TypeVar("Result")
 
 COMMANDS_QUEUED_MAX: Final = 1000
 """Maximum number of waiting commands; further ones are rejected, and clients retry."""
+
+
+PART_BYTES_MAX: Final = MULTI_BYTES_MAX // 2 - 16_384
+"""Operations of one change: the list repeats them in the same transaction."""
 
 
 class Controller:
@@ -155,9 +162,18 @@ class Controller:
     async def stop(self) -> None:
         """Finish the running command and resign; the store stays open."""
         async with self._turn:
-            if self._elected:
-                self._elected = False
-                await self._store.append([Check(paths.CONTROLLER_EPOCH, self._epoch_version), Delete(paths.CONTROLLER)])
+            if not self._elected:
+                return
+            self._elected = False
+            resignation: list[Operation] = [
+                Check(paths.CONTROLLER_EPOCH, self._epoch_version),
+                Delete(paths.CONTROLLER),
+            ]
+            try:
+                await self._store.append(resignation)
+            except MetadataStoreError as error:
+                # The end of the session takes the office away, too, only later.
+                log.info("the controller could not resign: %s", error)
 
     async def register_broker(
         self, broker_id: int, host: str, port: int, rack: str | None = None, endpoints: Sequence[Endpoint] = ()
@@ -187,6 +203,38 @@ class Controller:
                 log.error("broker %d begins with partitions without a log: %s", broker_id, error)
 
         await self._command(register)
+
+    async def update_brokers(self) -> None:
+        """Bring the known brokers and the leaders of partitions in line with the registrations in the store."""
+
+        async def update() -> None:
+            registered = await self._registrations()
+            for broker_id, known in self._cache.image.registrations.items():
+                now = registered.get(broker_id)
+                if known.is_alive and (now is None or now.epoch != known.epoch):
+                    log.info("broker %d of epoch %d is gone", broker_id, known.epoch)
+                    await self._write_in_parts(plan_departure(self._cache.image, broker_id, self._min_isr))
+            for broker_id, now in registered.items():
+                if now != self._cache.image.registrations.get(broker_id):
+                    log.info("broker %d has come, in epoch %d", broker_id, now.epoch)
+                    plan = plan_registration(self._cache.image, now, self._min_isr, is_clean=False)
+                    # The registration last: a broker that others see as alive has been taken out of every ISR.
+                    await self._write_in_parts([*plan[1:], plan[0]])
+
+        await self._command(update)
+
+    async def _registrations(self) -> dict[int, BrokerRegistration]:
+        """Return the brokers that are registered in the store now."""
+        names = await self._store.children(paths.BROKER_IDS)
+        found = {}
+        nodes = await self._store.get_many([f"{paths.BROKER_IDS}/{name}" for name in names])
+        for name, node in zip(names, nodes, strict=True):
+            if node is not None:
+                path = paths.broker_path(int(name))
+                found[int(name)] = BrokerRegistration(
+                    int(name), *paths.decode_broker(path, node.data, epoch=node.czxid)
+                )
+        return found
 
     async def create_topics(
         self,
@@ -357,6 +405,11 @@ class Controller:
             raise KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error)) from error
         finally:
             self._waiting -= 1
+
+    async def _write_in_parts(self, operations: Sequence[Operation]) -> None:
+        """Execute operations that may take effect one by one, as many at once as one change can hold."""
+        for part in split_operations(operations, PART_BYTES_MAX):
+            await self._write(part)
 
     async def _write(self, operations: Sequence[Operation]) -> None:
         """Execute operations, fenced, and wait until this broker has applied them."""

@@ -6,26 +6,28 @@ election, as if the controller had seen the broker leave and come back.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import Create, Operation, SetData
-from headwater.logtier.metadata.topic_nodes import PartitionImage, change_topic
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, change_topic
 
 #: Returns the effective min.insync.replicas of a topic.
 MinIsr = Callable[[TopicImage], int]
 
 
 class _LiveBrokers:
-    """The brokers that are alive in an image, and one more that is about to be."""
+    """The brokers that are alive in an image, with one that comes or without one that goes."""
 
-    def __init__(self, image: MetadataImage, coming: int) -> None:
+    def __init__(self, image: MetadataImage, *, coming: int = NO_BROKER, going: int = NO_BROKER) -> None:
         self._image = image
         self._coming = coming
+        self._going = going
 
     def is_candidate(self, broker_id: int) -> bool:
-        return broker_id == self._coming or broker_id in self._image.brokers
+        return broker_id == self._coming or (broker_id != self._going and broker_id in self._image.brokers)
 
     def has_room(self, broker_id: int) -> bool:  # noqa: ARG002 - a broker with a full log folder does not report it yet
         return True
@@ -64,14 +66,68 @@ def plan_registration(
     operations: list[Operation] = [Create(path, data) if known is None else SetData(path, data)]
     if known is not None and known.is_alive and known.epoch == registration.epoch:
         return operations  # the same life of the broker: only its addresses have changed
-    candidates = _LiveBrokers(image, broker_id)
+    brokers = _LiveBrokers(image, coming=broker_id)
+
+    def returned(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+        if topic.is_internal and broker_id in (partition.leader, partition.last_known_leader):
+            return _led_again(partition, broker_id)
+        return after_return(partition, broker_id, minimum, brokers, is_clean=is_clean)
+
+    return operations + _changed_topics(image, returned, min_isr)
+
+
+def plan_departure(image: MetadataImage, broker_id: int, min_isr: MinIsr) -> list[Operation]:
+    """Return the operations that note a broker as gone, and elect leaders where it led.
+
+    They may take effect one by one: the broker counts as alive until the last of them, and a controller that takes over
+    plans the rest.
+    """
+    known = image.registrations[broker_id]
+    data = paths.encode_known_broker(known.host, known.port, known.rack, known.epoch, known.endpoints, is_alive=False)
+    brokers = _LiveBrokers(image, going=broker_id)
+
+    def left(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+        if broker_id not in partition.isr and partition.leader != broker_id:
+            return partition
+        if topic.is_internal and partition.leader == broker_id:
+            return _without_leader(partition)
+        draft = PartitionDraft(partition, minimum, brokers)
+        draft.lose(broker_id)
+        return draft.result()
+
+    return [*_changed_topics(image, left, min_isr), SetData(paths.known_broker_path(broker_id), data)]
+
+
+def _changed_topics(
+    image: MetadataImage, change: Callable[[TopicImage, PartitionImage, int], PartitionImage], min_isr: MinIsr
+) -> list[Operation]:
+    operations: list[Operation] = []
     for topic in image.topics.values():
         minimum = min_isr(topic)
-        partitions = tuple(
-            [
-                after_return(partition, broker_id, minimum, candidates, is_clean=is_clean)
-                for partition in topic.partitions
-            ]
-        )
+        partitions = tuple([change(topic, partition, minimum) for partition in topic.partitions])
         operations += change_topic(topic.name, topic.topic_id, topic.partitions, partitions)
     return operations
+
+
+# The state of groups and transactions does not move with leadership yet: their partitions wait for their leader, whose
+# place in the ISR stays.
+
+
+def _without_leader(partition: PartitionImage) -> PartitionImage:
+    return replace(
+        partition,
+        leader=NO_BROKER,
+        last_known_leader=partition.leader,
+        leader_epoch=partition.leader_epoch + 1,
+        partition_epoch=partition.partition_epoch + 1,
+    )
+
+
+def _led_again(partition: PartitionImage, leader: int) -> PartitionImage:
+    return replace(
+        partition,
+        leader=leader,
+        last_known_leader=NO_BROKER,
+        leader_epoch=partition.leader_epoch + 1,
+        partition_epoch=partition.partition_epoch + 1,
+    )

@@ -99,6 +99,16 @@ class MetadataFollower:
         if (error := self._errors.get(number)) is not None:
             raise error
 
+    async def until(self, is_reached: Callable[[MetadataImage], bool]) -> None:
+        """Wait until an image fulfils a condition; raises why no further change is applied, if none does before."""
+        while not is_reached(self.image):
+            try:
+                await self.reached(self._applied)
+            except Exception:
+                if self._end is not None:
+                    raise
+                # A subscriber failed to apply the change, which is in the image all the same.
+
     async def _read(self) -> tuple[int, MetadataImage]:
         number, nodes = await self._store.snapshot(self._paths)
         return number, MetadataImage().apply(nodes.items())

@@ -117,9 +117,21 @@ def _broker_fields(host: str, port: int, rack: str | None, endpoints: Sequence[E
     }
 
 
-def decode_known_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tuple[Endpoint, ...], bool]:
-    """Return host, port, rack, epoch, listener addresses of a registration, and whether the broker is alive."""
-    fields = _fields(path, data)
+BrokerFields = tuple[str, int, str | None, int, tuple[Endpoint, ...], bool]
+"""Host, port, rack, epoch and listener addresses of a broker, and whether it is alive."""
+
+
+def decode_broker(path: str, data: bytes, epoch: int) -> BrokerFields:
+    """Return the fields of a broker that is registered now, in the epoch of its node; CorruptNodeError."""
+    return _decode_broker(path, data, _fields(path, data) | {"epoch": epoch, "alive": True})
+
+
+def decode_known_broker(path: str, data: bytes) -> BrokerFields:
+    """Return the fields of a known broker; CorruptNodeError."""
+    return _decode_broker(path, data, _fields(path, data))
+
+
+def _decode_broker(path: str, data: bytes, fields: Mapping[str, Any]) -> BrokerFields:
     protocols = fields.get("listener_security_protocol_map", {})
     try:
         endpoints = tuple(parse_listener(path, text, protocols) for text in fields.get("endpoints", ()))

@@ -7,7 +7,7 @@ grow, and are never reused.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -258,6 +258,25 @@ def operation_bytes(operation: Operation) -> int:
     """
     data_bytes = len(operation.data) if isinstance(operation, Create | SetData) else 0
     return OPERATION_BYTES + len(operation.path.encode()) + data_bytes
+
+
+def split_operations(operations: Iterable[Operation], bytes_max: int) -> Iterator[list[Operation]]:
+    """Divide operations, in their order, into groups of at most `bytes_max`; one that is larger is a group of its own.
+
+    >>> [len(group) for group in split_operations([Check("/a", 0)] * 5, 2 * operation_bytes(Check("/a", 0)))]
+    [2, 2, 1]
+    """
+    group: list[Operation] = []
+    size = 0
+    for operation in operations:
+        added = operation_bytes(operation)
+        if group and size + added > bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(operation)
+        size += added
+    if group:
+        yield group
 
 
 def check_node_bytes(path: str, data: bytes) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import itertools
 import random
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from tests.simulation.faults import KINDS, Fault, NodeFaults, draw_faults
 from tests.simulation.history import History
 from tests.simulation.members import Member
 from tests.simulation.node import SimulatedNode
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import VirtualLoop, drop
 
 TOPIC = "flights"
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
@@ -123,21 +121,7 @@ def run(seed: int, duration_s: float, faults: Sequence[Fault] | None = None) -> 
     except Exception as error:  # noqa: BLE001 (whatever ends a run is a finding)
         violation = f"{type(error).__name__}: {error}"
     finally:
-        _close(loop)
+        drop(loop)
     if violation is None and errors:
         violation = errors[0]
     return Outcome(seed, faults, violation, history.trace.hexdigest(), loop.steps, history.counts)
-
-
-def _close(loop: VirtualLoop) -> None:
-    """Drop what is left of all processes, without running it."""
-    loop.set_exception_handler(lambda *_: None)
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        # What a killed process would still do in its `finally` blocks fails for lack of a loop; nobody is told.
-        with contextlib.suppress(Exception):
-            task.get_coro().close()
-    loop.close()
-    # A coroutine that awaits in a `finally` block outlives its closing: collected later, it would go on in the loop of
-    # the next run.
-    gc.collect()

@@ -2,7 +2,7 @@ import uuid
 
 import pytest
 
-from headwater.logtier.controller.elections import plan_registration
+from headwater.logtier.controller.elections import plan_departure, plan_registration
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
 from headwater.logtier.metadata.store import Create, SetData
@@ -58,3 +58,32 @@ def test_partitions_of_other_leaders_stay_as_they_are() -> None:
     image = image_of(led, alive={1: False, 2: True})
     operations = plan_registration(image, BrokerRegistration(1, "h", 1, None, 2), lambda _: 1, is_clean=True)
     assert [each.path for each in operations] == [paths.known_broker_path(1)]
+
+
+def departed(image: MetadataImage, broker_id: int, *, min_isr: int = 2) -> MetadataImage:
+    operations = plan_departure(image, broker_id, lambda _: min_isr)
+    assert operations[-1].path == paths.known_broker_path(broker_id), "it counts as alive until all is written"
+    return image.apply([(each.path, each.data) for each in operations if isinstance(each, Create | SetData)])
+
+
+def test_a_broker_that_dies_leaves_every_isr_and_its_partitions_get_other_leaders() -> None:
+    led = PartitionImage(leader=1, leader_epoch=4, partition_epoch=9, replicas=(1, 2, 3), isr=(1, 2, 3))
+    followed = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=(2, 1), isr=(2, 1))
+    other = PartitionImage(leader=3, leader_epoch=4, partition_epoch=9, replicas=(3, 2), isr=(3, 2))
+    image = departed(image_of(led, followed, other, alive={1: True, 2: True, 3: True}), 1)
+    assert image.topics["t"].partitions == (
+        PartitionImage(2, 5, 10, (1, 2, 3), (2, 3)),
+        PartitionImage(2, 4, 10, (2, 1), (2,), elr=(1,)),
+        other,
+    )
+    assert set(image.brokers) == {2, 3}
+    assert image.registrations[1].epoch == 1
+
+
+def test_the_only_replica_that_dies_and_returns_leads_again() -> None:
+    led = PartitionImage(leader=1, leader_epoch=4, partition_epoch=9, replicas=(1,), isr=(1,))
+    away = departed(image_of(led, alive={1: True}), 1)
+    assert away.topics["t"].partitions[0].leader == NO_BROKER
+    for is_clean in (True, False):
+        back = registered(away, 1, epoch=2, is_clean=is_clean).topics["t"].partitions[0]
+        assert (back.leader, back.leader_epoch, back.isr, back.is_recovering) == (1, 6, (1,), False)

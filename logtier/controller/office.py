@@ -1,0 +1,95 @@
+"""The office of the controller in a shared metadata store: this broker stands for it, and acts while it holds it."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from headwater.logtier.controller.controller import Controller
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.store import MetadataStore, MetadataStoreError, NoNodeError, SessionState
+from headwater.logtier.protocol.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.5
+"""Delay after a failure of the store before the broker looks again whether there is a controller."""
+
+
+class ControllerOffice:
+    """Elects this broker controller when there is none, and keeps the known brokers in line while it is.
+
+    Invariant: the controller does not act while its session is suspended or over. Other brokers may elect another one
+    then; its election fences every write of this one in any case.
+    """
+
+    def __init__(self, store: MetadataStore, controller: Controller) -> None:
+        self._store = store
+        self._controller = controller
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._cancels: list[Callable[[], None]] = []
+
+    async def start(self) -> None:
+        """Begin to watch the office and the registrations of brokers."""
+        self._cancels = [
+            self._store.watch(paths.CONTROLLER, self._happened),
+            self._store.watch(paths.BROKER_IDS, self._happened),
+            self._store.on_session(self._session_changed),
+        ]
+        self._changed.set()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stand no more; the controller resigns by itself."""
+        for cancel in self._cancels:
+            cancel()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def _happened(self, _: str) -> None:
+        self._changed.set()
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is not SessionState.CONNECTED and self._controller.is_active:
+            log.warning(
+                "the session with the metadata store is %s: this broker acts as controller no more", state.value
+            )
+        if state is not SessionState.CONNECTED:
+            self._controller.depose()
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._store.state is not SessionState.CONNECTED:
+                continue
+            try:
+                if self._controller.is_active or await self._stand():
+                    await self._controller.update_brokers()
+            except (KafkaError, MetadataStoreError) as error:
+                # A lost session or another controller has deposed this one already; the rest is worth another attempt.
+                log.info("this broker cannot act as controller at present: %s", error)
+                await asyncio.sleep(RETRY_S)
+                self._changed.set()
+
+    async def _stand(self) -> bool:
+        """Become controller if there is none; return whether this broker is."""
+        try:
+            node = await self._store.get(paths.CONTROLLER)
+        except NoNodeError:
+            pass
+        else:
+            if node.ephemeral_owner != self._store.session_id:
+                return False
+            # Held by this session, which was suspended, or by an election whose answer was lost.
+            with contextlib.suppress(NoNodeError):
+                await self._store.delete(paths.CONTROLLER)
+        if not await self._controller.elect():
+            return False
+        log.info("this broker is controller, in epoch %d", self._controller.epoch)
+        return True
