@@ -246,7 +246,7 @@ def test_tables_are_what_a_run_would_make_of_the_rows(run: Callable[[str], dict[
     results = run(f"""\
   - name: every_way_to_write_a_table
 {KEPT}
-    rows_per_batch: [2, 100]
+    rows_per_batch: [4, 100]
     unmet: {{paid: 1, sequence_is_not_null: 1}}
     expect_table:
       elsewhere/added:
@@ -272,7 +272,7 @@ def test_tables_are_what_a_run_would_make_of_the_rows(run: Callable[[str], dict[
     expect_table: [{{shop: a, orders: 2}}, {{shop: b, orders: 1}}]
   - name: the_last_to_arrive_counts_without_a_sequence
     stage: mirror
-    rows_per_batch: [1, 5]
+    rows_per_batch: [2, 5]
     given:
       c:
         - {{shop: a, amount: 1, _op: c, _sequence: 1}}
