@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.logtier import broker
+from headwater.logtier import broker_chores
 from headwater.logtier.runtime.disk import Buffer, RealDisk
 from tests.interaction.own_broker import run_broker
 
@@ -31,8 +31,8 @@ class FullTable(RealDisk):
 def test_a_topic_made_without_file_descriptors_works_without_waiting_for_the_next_maintenance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker, "MAINTENANCE_INTERVAL_MS_MAX", 3_600_000)
-    monkeypatch.setattr(broker, "MISSING_LOGS_INTERVAL_S_MIN", 0.01)
+    monkeypatch.setattr(broker_chores, "MAINTENANCE_INTERVAL_MS_MAX", 3_600_000)
+    monkeypatch.setattr(broker_chores, "MISSING_LOGS_INTERVAL_S_MIN", 0.01)
     disk = FullTable()
 
     def use(address: str) -> None:
