@@ -61,7 +61,6 @@ Result = TypeVar("Result")
 COMMANDS_QUEUED_MAX: Final = 1000
 """Maximum number of waiting commands; further ones are rejected, and clients retry."""
 
-
 PART_BYTES_MAX: Final = MULTI_BYTES_MAX // 2 - 16_384
 """Operations of one change: the list repeats them in the same transaction."""
 
@@ -190,14 +189,10 @@ class Controller:
             data = paths.encode_broker(host, port, rack, endpoints)
             if await self._store.exists(path):
                 await self._store.set(path, data)
-                epoch = (await self._store.get(path)).czxid
             else:
-                epoch = await self._store.create(path, data, ephemeral=True)
-            registration = BrokerRegistration(broker_id, host, port, rack, epoch, tuple(endpoints))
-            # The only replica of a partition leads in any case, however it stopped.
-            operations = plan_registration(self._cache.image, registration, self._min_isr, is_clean=True)
+                await self._store.create(path, data, ephemeral=True)
             try:
-                await self._write(operations)
+                await self._update_brokers()
             except OSError as error:
                 # The broker is registered and serves its other partitions; its replica manager tries again.
                 log.error("broker %d begins with partitions without a log: %s", broker_id, error)
@@ -206,22 +201,20 @@ class Controller:
 
     async def update_brokers(self) -> None:
         """Bring the known brokers and the leaders of partitions in line with the registrations in the store."""
+        await self._command(self._update_brokers)
 
-        async def update() -> None:
-            registered = await self._registrations()
-            for broker_id, known in self._cache.image.registrations.items():
-                now = registered.get(broker_id)
-                if known.is_alive and (now is None or now.epoch != known.epoch):
-                    log.info("broker %d of epoch %d is gone", broker_id, known.epoch)
-                    await self._write_in_parts(plan_departure(self._cache.image, broker_id, self._min_isr))
-            for broker_id, now in registered.items():
-                if now != self._cache.image.registrations.get(broker_id):
-                    log.info("broker %d has come, in epoch %d", broker_id, now.epoch)
-                    plan = plan_registration(self._cache.image, now, self._min_isr, is_clean=False)
-                    # The registration last: a broker that others see as alive has been taken out of every ISR.
-                    await self._write_in_parts([*plan[1:], plan[0]])
-
-        await self._command(update)
+    async def _update_brokers(self) -> None:
+        registered = await self._registrations()
+        for broker_id, known in self._cache.image.registrations.items():
+            if known.is_alive and broker_id not in registered:
+                log.info("broker %d of epoch %d is gone", broker_id, known.epoch)
+                await self._write_in_parts(plan_departure(self._cache.image, broker_id, self._min_isr))
+        for broker_id, now in registered.items():
+            if now != self._cache.image.registrations.get(broker_id):
+                log.info("broker %d has come, in epoch %d", broker_id, now.epoch)
+                # How it stopped is not known: it counts as unclean. The only replica of a partition leads in any case.
+                plan = plan_registration(self._cache.image, now, self._min_isr, is_clean=False)
+                await self._write_in_parts(plan)
 
     async def _registrations(self) -> dict[int, BrokerRegistration]:
         """Return the brokers that are registered in the store now."""

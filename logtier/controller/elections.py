@@ -8,7 +8,7 @@ election, as if the controller had seen the broker leave and come back.
 from collections.abc import Callable
 from dataclasses import replace
 
-from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
+from headwater.logtier.controller.partition_draft import PartitionDraft
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import Create, Operation, SetData
@@ -33,47 +33,40 @@ class _LiveBrokers:
         return True
 
 
-def after_return(
-    partition: PartitionImage, broker_id: int, min_insync_replicas: int, candidates: Candidates, *, is_clean: bool
-) -> PartitionImage:
-    """Return a partition after a broker was away and came back; the same object if nothing changes.
-
-    Args:
-        candidates: The brokers, with the one that came back.
-        is_clean: Whether it stopped cleanly, so that its logs have all that they had.
-    """
-    if broker_id not in partition.replicas:
-        return partition
-    draft = PartitionDraft(partition, min_insync_replicas, candidates)
-    draft.lose(broker_id)
-    if not is_clean:
-        draft.distrust(broker_id)
-    draft.admit(broker_id)
-    draft.elect()
-    return draft.result()
-
-
 def plan_registration(
     image: MetadataImage, registration: BrokerRegistration, min_isr: MinIsr, *, is_clean: bool
 ) -> list[Operation]:
-    """Return the operations that make a broker known and, in a new broker epoch, elect leaders of its partitions."""
+    """Return the operations that make a broker known and, in a new broker epoch, elect leaders of its partitions.
+
+    They may take effect one by one. The registration is the last: a broker that others see as alive has been taken out
+    of every ISR where it cannot be trusted.
+
+    Args:
+        is_clean: Whether the broker stopped cleanly, so that its logs have all that they had.
+    """
     broker_id = registration.id
     path = paths.known_broker_path(broker_id)
     data = paths.encode_known_broker(
         registration.host, registration.port, registration.rack, registration.epoch, registration.endpoints
     )
     known = image.registrations.get(broker_id)
-    operations: list[Operation] = [Create(path, data) if known is None else SetData(path, data)]
+    made_known: Operation = Create(path, data) if known is None else SetData(path, data)
     if known is not None and known.is_alive and known.epoch == registration.epoch:
-        return operations  # the same life of the broker: only its addresses have changed
+        return [made_known]  # the same life of the broker: only its addresses have changed
     brokers = _LiveBrokers(image, coming=broker_id)
 
     def returned(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+        if broker_id not in partition.replicas:
+            return partition
         if topic.is_internal and broker_id in (partition.leader, partition.last_known_leader):
             return _led_again(partition, broker_id)
-        return after_return(partition, broker_id, minimum, brokers, is_clean=is_clean)
+        draft = PartitionDraft(partition, minimum, brokers)
+        draft.come_back(broker_id, is_clean=is_clean)
+        if not topic.is_internal:
+            draft.elect()
+        return draft.result()
 
-    return operations + _changed_topics(image, returned, min_isr)
+    return [*_changed_topics(image, returned, min_isr), made_known]
 
 
 def plan_departure(image: MetadataImage, broker_id: int, min_isr: MinIsr) -> list[Operation]:

@@ -42,11 +42,6 @@ class PartitionDraft:
         self._is_elected = False
         self._lost: set[int] = set()
 
-    @property
-    def has_leader(self) -> bool:
-        """Whether the partition has a leader now."""
-        return self._leader != NO_BROKER
-
     def lose(self, broker_id: int) -> None:
         """Take out a broker that died, shuts down, or lost the partition's log folder; another one is elected."""
         self._lost.add(broker_id)
@@ -57,14 +52,16 @@ class PartitionDraft:
             self._is_elected = True
             self.elect()
 
-    def admit(self, broker_id: int) -> None:
-        """Count a broker that `lose` took out among the candidates again."""
-        self._lost.discard(broker_id)
+    def come_back(self, broker_id: int, *, is_clean: bool) -> None:
+        """Note that a broker was away, however short the absence, and is back; `elect` may follow.
 
-    def distrust(self, broker_id: int) -> None:
-        """Take out a broker that returned without a clean stop: the end of its log may be gone (KIP-966)."""
-        self._elr = _without(self._elr, broker_id)
-        self._set_isr(_without(self._isr, broker_id), distrusted=broker_id)
+        Args:
+            is_clean: Whether it stopped cleanly. If not, the end of its log may be gone: it leaves the ELR, too.
+        """
+        self.lose(broker_id)
+        self._lost.discard(broker_id)
+        if not is_clean:
+            self._elr = _without(self._elr, broker_id)
 
     def elect(self, *, unclean: bool = False) -> None:
         """Elect a leader where there is none.
@@ -133,11 +130,11 @@ class PartitionDraft:
         self._lead(leader, (leader,))
         self._is_recovering = len(self._before.replicas) > 1
 
-    def _set_isr(self, isr: tuple[int, ...], distrusted: int = NO_BROKER) -> None:
+    def _set_isr(self, isr: tuple[int, ...]) -> None:
         if len(isr) >= self._min_isr:
             self._elr = ()
         else:
-            eligible = {*self._isr, *self._elr} - {*isr, distrusted}
+            eligible = {*self._isr, *self._elr} - {*isr}
             self._elr = tuple(replica for replica in self._before.replicas if replica in eligible)
         self._isr = isr
 

@@ -12,9 +12,9 @@ from tests.topic_images import topic_changes
 TOPIC_ID = uuid.UUID(int=5)
 
 
-def image_of(*partitions: PartitionImage, alive: dict[int, bool]) -> MetadataImage:
-    changes = topic_changes("t", TOPIC_ID, [each.replicas for each in partitions])
-    changes.append((chunk_path("t", 0), encode_chunk(partitions)))
+def image_of(*partitions: PartitionImage, alive: dict[int, bool], topic: str = "t") -> MetadataImage:
+    changes = topic_changes(topic, TOPIC_ID, [each.replicas for each in partitions])
+    changes.append((chunk_path(topic, 0), encode_chunk(partitions)))
     changes += [
         (paths.known_broker_path(broker), paths.encode_known_broker("h", 1, None, 1, is_alive=is_alive))
         for broker, is_alive in alive.items()
@@ -87,3 +87,22 @@ def test_the_only_replica_that_dies_and_returns_leads_again() -> None:
     for is_clean in (True, False):
         back = registered(away, 1, epoch=2, is_clean=is_clean).topics["t"].partitions[0]
         assert (back.leader, back.leader_epoch, back.isr, back.is_recovering) == (1, 6, (1,), False)
+
+
+def test_a_follower_that_dies_and_returns_brings_no_leader_to_a_coordinator_whose_leader_is_away() -> None:
+    led = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=(2, 1, 3), isr=(2, 1, 3))
+    topic = "__consumer_offsets"
+    image = departed(image_of(led, alive={1: True, 2: True, 3: True}, topic=topic), 2)
+    image = registered(departed(image, 3), 3, epoch=2, is_clean=False)
+    waiting = image.topics[topic].partitions[0]
+    assert (waiting.leader, waiting.last_known_leader, waiting.isr) == (NO_BROKER, 2, (2, 1))
+    back = registered(image, 2, epoch=2, is_clean=False).topics[topic].partitions[0]
+    assert (back.leader, back.leader_epoch) == (2, waiting.leader_epoch + 1)
+
+
+def test_a_broker_becomes_known_last_of_all_changes() -> None:
+    led = PartitionImage(leader=1, leader_epoch=4, partition_epoch=9, replicas=(1,), isr=(1,))
+    operations = plan_registration(
+        image_of(led, alive={1: False}), BrokerRegistration(1, "h", 1, None, 2), lambda _: 1, is_clean=False
+    )
+    assert [each.path for each in operations] == [chunk_path("t", 0), paths.known_broker_path(1)]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.logtier.controller.elections import after_return
 from headwater.logtier.controller.partition_draft import PartitionDraft
 from headwater.logtier.metadata.topic_nodes import (
     NO_BROKER,
@@ -55,7 +54,13 @@ def come_back(
     partition: PartitionImage, broker: int, brokers: Brokers, *, is_clean: bool, min_isr: int = 2
 ) -> PartitionImage:
     brokers.alive.add(broker)
-    return after_return(partition, broker, min_isr, brokers, is_clean=is_clean)
+    return change(
+        partition,
+        brokers,
+        lambda draft: draft.come_back(broker, is_clean=is_clean),
+        lambda draft: draft.elect(),
+        min_isr=min_isr,
+    )
 
 
 def test_a_leader_that_dies_is_replaced_by_the_next_of_the_isr() -> None:
