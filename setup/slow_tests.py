@@ -25,8 +25,8 @@ from types import FrameType
 PYTEST = [sys.executable, "-m", "pytest", "-m", "slow or hypothesis", "--durations=20"]
 TESTS = Path("tests")
 SIDE_BY_SIDE = 3
-#: They begin first: a long run that begins last would go on alone.
-LONGEST = ["spark/pipelines", "end_to_end", "conformance", "spark/pipelines/sinks", "spark", "interaction"]
+#: By the time that they take. They begin first: a long run that begins last would go on alone.
+LONGEST = ["end_to_end", "spark/pipelines/sinks", "spark/pipelines", "interaction", "conformance", "spark/loads"]
 #: Tests start Spark often and give it little to do. With the quick compiler alone a start and its first query take 17 s
 #: of processor time, else 28, in which the JVM compiles what it hardly runs again.
 QUICK_JVM = "-XX:TieredStopAtLevel=1"

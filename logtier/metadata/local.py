@@ -10,6 +10,7 @@ import orjson
 
 from headwater.logtier.metadata.change_list import FindPaths, MetadataChange, RecentChanges, changed_nodes
 from headwater.logtier.metadata.journal import CorruptJournalError, Journal, SyncFailedError
+from headwater.logtier.metadata.session_callbacks import SessionCallbacks
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
     Create,
@@ -71,7 +72,7 @@ class LocalMetadataStore:
         self._commits: set[asyncio.Task[tuple[MultiResult, int]]] = set()
         self._recent = RecentChanges()
         self._watches: list[tuple[str, WatchCallback]] = []
-        self._session_callbacks: list[SessionCallback] = []
+        self._session_callbacks = SessionCallbacks()
         self._state = SessionState.LOST
         self._failure: str | None = None
         self._compact_above_bytes = _COMPACT_BYTES_MIN
@@ -147,13 +148,7 @@ class LocalMetadataStore:
 
     def on_session(self, callback: SessionCallback) -> Callable[[], None]:
         """Call `callback` with each new state of the session, until the returned function is called."""
-        self._session_callbacks.append(callback)
-
-        def cancel() -> None:
-            if callback in self._session_callbacks:
-                self._session_callbacks.remove(callback)
-
-        return cancel
+        return self._session_callbacks.add(callback)
 
     async def sync(self) -> None:
         """Wait for the changes that were called for before; reads show them anyway."""
@@ -334,11 +329,7 @@ class LocalMetadataStore:
 
     def _enter(self, state: SessionState) -> None:
         self._state = state
-        for callback in list(self._session_callbacks):
-            try:
-                callback(state)
-            except Exception:
-                log.exception("a callback of the session failed")
+        self._session_callbacks.report(state)
 
     def _notify(self, touched: Sequence[str]) -> None:
         for path, callback in list(self._watches):

@@ -23,7 +23,7 @@ from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
 from headwater.logtier.protocol import uuids
 
 CHUNK_PARTITIONS: Final = 64
-"""Partitions in a chunk: 2 to 5 KB, so that a change of one partition writes little and a topic of six has one node."""
+"""Partitions in a chunk: 1 to 3 KB, so that a change of one partition writes little and a topic of six has one node."""
 
 NO_BROKER: Final = -1
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from headwater.logtier.metadata.level_watches import FireWatch, LevelWatches
+from headwater.logtier.metadata.session_callbacks import SessionCallbacks
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
     MetadataStoreError,
@@ -53,7 +54,7 @@ class ZooKeeperStore:
         self._make_session = make_session
         self._session: StoreSession | None = None
         self._state = SessionState.LOST
-        self._session_callbacks: list[SessionCallback] = []
+        self._session_callbacks = SessionCallbacks()
         self._watches = LevelWatches(self._arm, lambda: self._state is SessionState.CONNECTED)
 
     @property
@@ -141,13 +142,7 @@ class ZooKeeperStore:
 
     def on_session(self, callback: SessionCallback) -> Callable[[], None]:
         """Call `callback` with each new state of the session, until the returned function is called."""
-        self._session_callbacks.append(callback)
-
-        def cancel() -> None:
-            if callback in self._session_callbacks:
-                self._session_callbacks.remove(callback)
-
-        return cancel
+        return self._session_callbacks.add(callback)
 
     def _heard(self, session: StoreSession, state: SessionState) -> None:
         if session is self._session:
@@ -157,11 +152,7 @@ class ZooKeeperStore:
         self._state = state
         if state is SessionState.LOST:
             self._session = None
-        for callback in list(self._session_callbacks):
-            try:
-                callback(state)
-            except Exception:
-                log.exception("a callback of the session failed")
+        self._session_callbacks.report(state)
         # A callback may have closed the store.
         if self._state is SessionState.CONNECTED:
             self._watches.connected()
