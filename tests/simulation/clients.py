@@ -108,7 +108,23 @@ async def create_topic(client: Client, name: str, partitions: int, configs: dict
         raise InvariantError(f"topic {name} was not created: {ErrorCode(code).name}")
 
 
-class Producer(Client):
+class Worker(Client):
+    """A client that works on some partitions until `is_ending`."""
+
+    def __init__(
+        self,
+        name: str,
+        node: SimulatedNode,
+        history: History,
+        chance: random.Random,
+        partitions: list[TopicPartition],
+    ) -> None:
+        super().__init__(name, node, history, chance)
+        self._partitions = partitions
+        self.is_ending = False
+
+
+class Producer(Worker):
     """An idempotent producer: one batch in flight a partition, repeated until it is acknowledged."""
 
     def __init__(
@@ -120,13 +136,11 @@ class Producer(Client):
         partitions: list[TopicPartition],
         numbers: Iterator[int],
     ) -> None:
-        super().__init__(name, node, history, chance)
-        self._partitions = partitions
+        super().__init__(name, node, history, chance, partitions)
         self._numbers = numbers
         self._producer_id = -1
         self._epoch = -1
         self._next_sequence: dict[TopicPartition, int] = {}
-        self.is_ending = False
 
     async def run(self) -> None:
         """Produce until `is_ending`."""
@@ -182,7 +196,7 @@ class Producer(Client):
                 self.history.acknowledge(topic_partition, produced.base_offset, values)
 
 
-class Consumer(Client):
+class Consumer(Worker):
     """Reads all partitions from their start, in order, and commits its offsets in its group."""
 
     def __init__(
@@ -193,12 +207,10 @@ class Consumer(Client):
         chance: random.Random,
         partitions: list[TopicPartition],
     ) -> None:
-        super().__init__(name, node, history, chance)
-        self._partitions = partitions
+        super().__init__(name, node, history, chance, partitions)
         self._positions = dict.fromkeys(partitions, 0)
         self._losses = 0
         self._must_check_commits = False
-        self.is_ending = False
 
     async def run(self) -> None:
         """Read until `is_ending`."""

@@ -11,7 +11,7 @@ from typing import Any
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
-from tests.simulation.clients import RETRIABLE, RETRY_S, Client
+from tests.simulation.clients import RETRIABLE, RETRY_S, Worker
 from tests.simulation.history import History, InvariantError
 from tests.simulation.node import SimulatedNode
 
@@ -26,7 +26,7 @@ HEARTBEAT_S = 0.5
 _REJOIN = {ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation, ErrorCode.unknown_member_id}
 
 
-class Member(Client):
+class Member(Worker):
     """One member; its leader gives each partition to one member."""
 
     def __init__(
@@ -37,11 +37,9 @@ class Member(Client):
         chance: random.Random,
         partitions: list[TopicPartition],
     ) -> None:
-        super().__init__(name, node, history, chance)
-        self._partitions = partitions
+        super().__init__(name, node, history, chance, partitions)
         self._member_id = ""
         self._generation = -1
-        self.is_ending = False
 
     async def run(self) -> None:
         """Be a member until `is_ending`, and leave by silence."""

@@ -159,6 +159,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.call_later(self._chance.uniform(*THREAD_S), work)
         return future
 
+    def stand_still(self, seconds: float) -> None:
+        """Move the time without running what was due meanwhile, as if the machine had been stopped."""
+        self._virtual.now_s += seconds
+
     def thaw(self, process: Process) -> None:
         """Continue a frozen process with the callbacks that were held."""
         process.is_frozen = False

@@ -24,7 +24,8 @@ from headwater.logtier.peers.peers import Purpose
 from headwater.logtier.peers.settings import BrokerAddress, PeerSettings
 from tests.memory_network import ECHO, MemoryBroker, MemoryRequest
 from tests.peer_connections import HOST, Cluster, echo, error_of, lines, virtually
-from tests.virtual_time import VirtualTimeLoop, run_virtually
+from tests.simulation.virtual_loop import VirtualLoop
+from tests.virtual_time import run_virtually
 
 REQUEST_MS: Final = PeerSettings("test").request_timeout_ms
 
@@ -140,7 +141,7 @@ async def test_a_process_that_was_stopped_takes_the_responses_that_came_meanwhil
     calling = cluster.send("hello")
     await asyncio.sleep(1)
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
+    assert isinstance(loop, VirtualLoop)
     loop.stand_still(10 * REQUEST_MS / 1000)
     await asyncio.sleep(0.5)
     assert not calling.done()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -41,6 +42,9 @@ TOPIC = "flights"
 TOPIC_ID = uuid.UUID(int=5)
 P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 PRODUCE_VERSION = 12
+
+
+OK = ErrorCode.none
 
 
 class Timers:
@@ -197,3 +201,11 @@ def _produced(answer: Any) -> list[tuple[ErrorCode, int]]:
     response: Any
     response, _ = entity_reader(load_response_schema(0, PRODUCE_VERSION))(frame[9:], 0)
     return [(each.error_code, each.base_offset) for topic in response.responses for each in topic.partition_responses]
+
+
+Make = Callable[..., ReplicatedNode]
+"""The fixture `make`: creates nodes, which end with the test."""
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,29 +12,10 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.replication.partition_instructions import IsrDecision
 from headwater.logtier.runtime.disk import Completion
 from tests.unit.log.conftest import PromptDisk
-from tests.unit.replication.replicated_node import P0, P1, ReplicatedNode
+from tests.unit.replication.replicated_node import OK, P0, P1, Make, run
 from tests.unit.state_topic.surroundings import settle
 
-OK = ErrorCode.none
 Outcome = list[tuple[ErrorCode, int]]
-Make = Callable[..., ReplicatedNode]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[ReplicatedNode] = []
-
-    def make_node(**how: Any) -> ReplicatedNode:
-        made.append(ReplicatedNode(tmp_path / "data", **how))
-        return made[-1]
-
-    yield make_node
-    for node in made:
-        node.kill()
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 async def waiting(answer: Outcome | Awaitable[Outcome]) -> asyncio.Future[Outcome]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,29 +21,10 @@ from headwater.logtier.records.batch import TRANSACTIONAL
 from headwater.logtier.replication.partition_instructions import IsrDecision
 from headwater.logtier.replication.partition_replication import no_followers
 from headwater.logtier.replication.watermark_checkpoints import HIGH_WATERMARKS
-from tests.unit.replication.replicated_node import P0, P1, TOPIC, ReplicatedNode, batch
+from tests.unit.replication.replicated_node import OK, P0, P1, TOPIC, Make, ReplicatedNode, batch, run
 from tests.unit.state_topic.surroundings import settle
 
-OK = ErrorCode.none
 LATEST = -1
-Make = Callable[..., ReplicatedNode]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[ReplicatedNode] = []
-
-    def make_node(**how: Any) -> ReplicatedNode:
-        made.append(ReplicatedNode(tmp_path / "data", **how))
-        return made[-1]
-
-    yield make_node
-    for node in made:
-        node.kill()
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def sizes(fetched: Any) -> int:
