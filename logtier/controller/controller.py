@@ -171,7 +171,7 @@ class Controller:
             try:
                 await self._store.append(resignation)
             except MetadataStoreError as error:
-                # The end of the session takes the office away, too, only later.
+                # The end of the session deletes the node, too, only later.
                 log.info("the controller could not resign: %s", error)
 
     async def register_broker(

@@ -257,7 +257,7 @@ class Partition(Generic[LogT]):
             # To ask again would get the same answer forever (KAFKA-2729): the maximal ISR stays until the newer state
             # arrives.
             return NOTHING
-        # Such as a controller that lost its office, or no answer: both ISRs count until one is known.
+        # Such as a controller that was deposed, or no answer: both ISRs count until one is known.
         return (self._propose(proposal.isr, repeated=proposal),)
 
     def answered(

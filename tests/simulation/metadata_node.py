@@ -11,7 +11,7 @@ from typing import Any
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller
-from headwater.logtier.controller.office import ControllerOffice
+from headwater.logtier.controller.controller_election import ControllerElection
 from headwater.logtier.controller.registration import BrokerAddresses, BrokerRegistrar
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage
@@ -40,7 +40,7 @@ class MetadataNode:
         self.store = SharedMetadataStore(model.store(self.name, int(SESSION_S * 1000)))
         self.follower = MetadataFollower(self.store, self.cache, self.failures.append)
         self.controller = Controller(config, SystemClock(), chance, self.store, self.follower)
-        self.office = ControllerOffice(self.store, self.controller)
+        self.election = ControllerElection(self.store, self.controller)
         self.registrar = BrokerRegistrar(
             self.store, self.follower, broker_id, BrokerAddresses(self.name, 9092), SESSION_S
         )
@@ -60,7 +60,7 @@ class MetadataNode:
         await self.store.start()
         await bootstrap(self.store, self._chance, self._chance.randbytes)
         await self.follower.start()
-        await self.office.start()
+        await self.election.start()
         await self.registrar.start()
 
     async def stop(self) -> None:
@@ -69,7 +69,7 @@ class MetadataNode:
 
     async def _stop(self) -> None:
         await self.registrar.stop()
-        await self.office.stop()
+        await self.election.stop()
         await self.controller.stop()
         await self.follower.stop()
         await self.store.close()

@@ -1,4 +1,4 @@
-"""The office of the controller in a shared metadata store: this broker stands for it, and acts while it holds it."""
+"""Elections of the controller in a shared metadata store: the node `/controller`, and what the winner keeps in line."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ RETRY_S: Final = 0.5
 """Delay after a failure of the store before the broker looks again whether there is a controller."""
 
 
-class ControllerOffice:
+class ControllerElection:
     """Elects this broker controller when there is none, and keeps the known brokers in line while it is.
 
     Invariant: the controller does not act while its session is suspended or over. Other brokers may elect another one
@@ -32,7 +32,7 @@ class ControllerOffice:
         self._cancels: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        """Begin to watch the office and the registrations of brokers."""
+        """Begin to watch the controller's node and the registrations of brokers."""
         self._cancels = [
             self._store.watch(paths.CONTROLLER, self._happened),
             self._store.watch(paths.BROKER_IDS, self._happened),
