@@ -14,6 +14,7 @@ from headwater.logtier.runtime.clock import Clock, SystemClock
 from headwater.logtier.runtime.cold_sender import Sender
 from headwater.logtier.runtime.disk import Disk, RealDisk
 from headwater.logtier.runtime.network import Network, SocketNetwork
+from headwater.logtier.runtime.outgoing import OutgoingNetwork, SocketOutgoingNetwork
 from headwater.logtier.runtime.random_bytes import RandomBytes, system_random_bytes
 from headwater.logtier.runtime.read_ahead import ReadAhead
 
@@ -39,6 +40,7 @@ class Machine:
     Attributes:
         random_bytes: Source of secrets; `prng` serves everything that may be guessed.
         network: Creates the network; its argument sends cold file slices from another process.
+        outgoing: Connects to other brokers.
         read_ahead: Creates the probe of the page cache.
         cleaner_worker: Creates the worker of one cleaning; by default a process.
         metadata_store: Creates the metadata store.
@@ -49,6 +51,7 @@ class Machine:
     random_bytes: RandomBytes = system_random_bytes
     disk: Disk = field(default_factory=RealDisk)
     network: Callable[[Sender], Network] = SocketNetwork
+    outgoing: OutgoingNetwork = field(default_factory=SocketOutgoingNetwork)
     read_ahead: Callable[[], ReadAhead] = ReadAhead
     cleaner_worker: Callable[[], Worker] = CleanerProcess
     metadata_store: OpenStore = local_store
