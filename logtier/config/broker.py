@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headwater.logtier.config.cluster import ClusterConfig, check_cluster_configs
 from headwater.logtier.config.definition import (
     INT_MAX,
     LONG_MAX,
@@ -30,17 +31,12 @@ from headwater.logtier.config.listener_config import (
     listener_config_def,
 )
 from headwater.logtier.config.listeners import Endpoint, check_listeners, parse_listener, parse_protocol_map
-from headwater.logtier.config.principals import are_principals
 from headwater.logtier.config.security import check_connections_per_ip
-from headwater.logtier.config.transactions import TransactionConfig
 from headwater.logtier.config.unused import UNUSED
-
-STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-"""Kafka's class name of the authorizer that checks access control lists; the broker implements it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BrokerConfig(TransactionConfig):
+class BrokerConfig(ClusterConfig):
     """All configs of one broker, typed. Immutable, compared by identity; `from_properties` creates it.
 
     Invariant: every value satisfies its validator, and the configs are consistent with each other.
@@ -439,23 +435,6 @@ class BrokerConfig(TransactionConfig):
         between(-1, 65_535),
     )
 
-    # Authorization
-    authorizer_class_name: str = config(
-        ConfigType.STRING,
-        "",
-        f"Authorizer: {STANDARD_AUTHORIZER} checks access control lists; empty permits every operation.",
-        Validator(f"{STANDARD_AUTHORIZER} or empty", lambda value: value in ("", STANDARD_AUTHORIZER)),
-    )
-    super_users: str = config(
-        ConfigType.STRING,
-        "",
-        "Principals with permission for every operation, separated by semicolons: User:admin;User:CN=broker.",
-        Validator("principals such as User:admin, separated by semicolons", are_principals),
-    )
-    allow_everyone_if_no_acl_found: bool = config(
-        ConfigType.BOOLEAN, False, "Whether every principal has access to resources without an access control list."
-    )
-
     # Quotas
     quota_window_num: int = config(
         ConfigType.INT, 11, "Number of windows over which the usage of a client is measured.", at_least(1)
@@ -574,6 +553,7 @@ def _check_together(broker: BrokerConfig) -> None:
             f"group.max.session.timeout.ms ({broker.group_max_session_timeout_ms})"
         )
     check_group_protocol(broker)
+    check_cluster_configs(broker)
     _check_retention(broker)
     check_connections_per_ip(broker.max_connections_per_ip, broker.max_connections_per_ip_overrides)
     if broker.message_max_bytes > broker.socket_request_max_bytes:

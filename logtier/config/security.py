@@ -1,4 +1,4 @@
-"""Configs of listeners, TLS and authentication, a part of the broker's table (see `broker`)."""
+"""Configs of listeners, TLS, authentication and authorization, a part of the broker's table (see `broker`)."""
 
 import ipaddress
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from headwater.logtier.config.definition import (
 )
 from headwater.logtier.config.listeners import DEFAULT_PROTOCOL_MAP, SECURITY_PROTOCOLS, parse_protocol_map
 from headwater.logtier.config.principal_mapping import parse_mapping_rules
+from headwater.logtier.config.principals import are_principals
 
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """Supported SASL mechanisms."""
@@ -33,6 +34,9 @@ OAUTHBEARER_CALLBACK_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
 )
 """Kafka's class names, of releases 4 and 3, for the validation of tokens with a JWKS."""
+
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""Kafka's class name of the authorizer that checks access control lists; the broker implements it."""
 
 
 def _parsed_by(parse: Callable[[str], object], expects: str) -> Validator:
@@ -104,7 +108,7 @@ _KEYS_AND_CERTIFICATES: Final = Unsupported(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SecurityConfig:
-    """Security configs of listeners. Most can be set for a single listener (`listener.name.<name>.`)."""
+    """Security configs. Most of those of listeners can be set for a single one (`listener.name.<name>.`)."""
 
     # Listeners by name
     listener_security_protocol_map: str = config(
@@ -180,6 +184,12 @@ class SecurityConfig:
     ssl_truststore_certificates: str | None = config(
         ConfigType.PASSWORD, None, "Trusted certificates in PEM, given inline."
     )
+    ssl_endpoint_identification_algorithm: str = config(
+        ConfigType.STRING,
+        "https",
+        "Whether the certificates of other brokers must be valid for their host names: https, or empty for no check.",
+        Validator("https or empty", lambda value: value.lower() in ("https", "")),
+    )
 
     # SASL
     sasl_enabled_mechanisms: tuple[str, ...] = config(
@@ -252,6 +262,23 @@ class SecurityConfig:
     sasl_oauthbearer_scope_claim_name: str = config(ConfigType.STRING, "scope", "Token claim with the scopes.")
     sasl_oauthbearer_sub_claim_name: str = config(
         ConfigType.STRING, "sub", "Token claim with the name of the principal."
+    )
+
+    # Authorization
+    authorizer_class_name: str = config(
+        ConfigType.STRING,
+        "",
+        f"Authorizer: {STANDARD_AUTHORIZER} checks access control lists; empty permits every operation.",
+        Validator(f"{STANDARD_AUTHORIZER} or empty", lambda value: value in ("", STANDARD_AUTHORIZER)),
+    )
+    super_users: str = config(
+        ConfigType.STRING,
+        "",
+        "Principals with permission for every operation, separated by semicolons: User:admin;User:CN=broker.",
+        Validator("principals such as User:admin, separated by semicolons", are_principals),
+    )
+    allow_everyone_if_no_acl_found: bool = config(
+        ConfigType.BOOLEAN, False, "Whether every principal has access to resources without an access control list."
     )
 
     # Limits

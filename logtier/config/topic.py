@@ -257,7 +257,7 @@ class TopicConfig:
         ConfigType.BOOLEAN,
         False,
         "Whether a replica outside the in-sync set can become leader, at the risk of data loss.",
-        unsupported=Unsupported(lambda value: not value, "this broker elects in-sync replicas only"),
+        broker_configs=("unclean.leader.election.enable",),
     )
 
     @staticmethod

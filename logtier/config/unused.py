@@ -3,16 +3,21 @@
 from collections.abc import Mapping
 from typing import Final
 
-_KRAFT = "there is no KRaft quorum; a node stores its own metadata"
+_KRAFT = "there is no KRaft quorum; the metadata is in ZooKeeper, or in the folder of a single node"
 _THREADS = "one event loop serves all connections; blocking work has dedicated threads"
-_CLUSTER = "there is one broker, without replicas on other brokers"
+_PREFERRED = "preferred leaders are elected on request only (ElectLeaders)"
+_SHUTDOWN = "a broker that stops always leaves the cluster before it closes its logs"
+_FOLDERS = "failures of log folders are not reported to the controller"
+_LEADERS = "consumers fetch from leaders only"
+_REPLICATION_QUOTAS = "there are no replication quotas"
+_SETUP = "the time for the setup of a connection does not grow with failures"
 _EVEN = "moves between log folders are throttled evenly, without windows"
 _REMOTE = "there is no tiered storage"
 _SHARE = "there are no share groups"
 _STREAMS = "there are no streams groups (KIP-1071)"
 _JAVA = "the config selects or tunes a Java class"
 _KERBEROS = "there is no Kerberos (GSSAPI)"
-_CLIENT = "the config applies to client logins; the broker never logs in as a client"
+_CLIENT = "the config applies to logins of clients; brokers log in to each other by PLAIN and SCRAM"
 _TOKENS = "there are no delegation tokens"
 _METRICS = "metrics are exported to Prometheus (prometheus.port)"
 _PURGATORY = "completed requests leave the purgatory immediately"
@@ -26,7 +31,7 @@ UNUSED: Final[Mapping[str, str]] = {
             controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
             controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
             controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
-            controller.quorum.retry.backoff.ms controller.quorum.voters controller.socket.timeout.ms
+            controller.quorum.retry.backoff.ms controller.quorum.voters
             early.start.listeners initial.broker.registration.timeout.ms metadata.log.dir
             metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
             metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms
@@ -35,13 +40,12 @@ UNUSED: Final[Mapping[str, str]] = {
             num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
             queued.max.requests""",
         _EVEN: """alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds""",
-        _CLUSTER: """auto.leader.rebalance.enable controlled.shutdown.enable leader.imbalance.check.interval.seconds
-            log.dir.failure.timeout.ms replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
-            replica.fetch.response.max.bytes replica.fetch.wait.max.ms
-            replica.lag.time.max.ms replica.selector.class replica.socket.receive.buffer.bytes
-            replica.socket.timeout.ms replication.quota.window.num replication.quota.window.size.seconds
-            request.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-            sasl.mechanism.inter.broker.protocol unclean.leader.election.enable""",
+        _PREFERRED: """auto.leader.rebalance.enable leader.imbalance.check.interval.seconds""",
+        _SHUTDOWN: """controlled.shutdown.enable""",
+        _FOLDERS: """log.dir.failure.timeout.ms""",
+        _LEADERS: """replica.selector.class""",
+        _REPLICATION_QUOTAS: """replication.quota.window.num replication.quota.window.size.seconds""",
+        _SETUP: """socket.connection.setup.timeout.max.ms""",
         _REMOTE: """log.local.retention.bytes log.local.retention.ms remote.fetch.max.wait.ms
             remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
             remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
@@ -86,8 +90,7 @@ UNUSED: Final[Mapping[str, str]] = {
             sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file
             sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file
             sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
-            sasl.oauthbearer.scope sasl.oauthbearer.token.endpoint.url ssl.allow.dn.changes ssl.allow.san.changes
-            ssl.endpoint.identification.algorithm""",
+            sasl.oauthbearer.scope sasl.oauthbearer.token.endpoint.url ssl.allow.dn.changes ssl.allow.san.changes""",
         _TOKENS: """delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
             delegation.token.max.lifetime.ms delegation.token.secret.key""",
         _METRICS: """kafka.metrics.polling.interval.secs kafka.metrics.reporters metric.reporters metrics.num.samples

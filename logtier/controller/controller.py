@@ -208,12 +208,21 @@ class Controller:
         for broker_id, known in self._cache.image.registrations.items():
             if known.is_alive and broker_id not in registered:
                 log.info("broker %d of epoch %d is gone", broker_id, known.epoch)
-                await self._write_in_parts(plan_departure(self._cache.image, broker_id, self._min_isr))
+                await self._write_in_parts(
+                    plan_departure(self._cache.image, broker_id, self._min_isr, self._allows_unclean)
+                )
         for broker_id, now in registered.items():
-            if now != self._cache.image.registrations.get(broker_id):
+            before = self._cache.image.registrations.get(broker_id)
+            if now != before:
                 log.info("broker %d has come, in epoch %d", broker_id, now.epoch)
-                # How it stopped is not known: it counts as unclean. The only replica of a partition leads in any case.
-                plan = plan_registration(self._cache.image, now, self._min_isr, is_clean=False)
+                plan = plan_registration(
+                    self._cache.image,
+                    now,
+                    self._min_isr,
+                    # Otherwise records that it had not flushed may be gone (KIP-966).
+                    is_clean=before is not None and before.epoch == now.process.previous_epoch,
+                    allows_unclean=self._allows_unclean,
+                )
                 await self._write_in_parts(plan)
 
     async def _registrations(self) -> dict[int, BrokerRegistration]:
@@ -346,6 +355,9 @@ class Controller:
 
     def _min_isr(self, topic: TopicImage) -> int:
         return self._cache.topic_config(topic).min_insync_replicas
+
+    def _allows_unclean(self, topic: TopicImage) -> bool:
+        return self._cache.topic_config(topic).unclean_leader_election_enable
 
     def _draw_topic_id(self, image: MetadataImage) -> UUID:
         while True:

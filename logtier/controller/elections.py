@@ -16,6 +16,13 @@ from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, ch
 
 #: Returns the effective min.insync.replicas of a topic.
 MinIsr = Callable[[TopicImage], int]
+#: Returns the effective unclean.leader.election.enable of a topic.
+AllowsUnclean = Callable[[TopicImage], bool]
+
+
+def never_unclean(_: TopicImage) -> bool:
+    """The default: only members of the ISR and of the ELR, and the last known leader, are elected."""
+    return False
 
 
 class _LiveBrokers:
@@ -34,7 +41,12 @@ class _LiveBrokers:
 
 
 def plan_registration(
-    image: MetadataImage, registration: BrokerRegistration, min_isr: MinIsr, *, is_clean: bool
+    image: MetadataImage,
+    registration: BrokerRegistration,
+    min_isr: MinIsr,
+    *,
+    is_clean: bool,
+    allows_unclean: AllowsUnclean = never_unclean,
 ) -> list[Operation]:
     """Return the operations that make a broker known and, in a new broker epoch, elect leaders of its partitions.
 
@@ -43,11 +55,17 @@ def plan_registration(
 
     Args:
         is_clean: Whether the broker stopped cleanly, so that its logs have all that they had.
+        allows_unclean: Whether another replica may lead, which may lack committed records, if none of them can.
     """
     broker_id = registration.id
     path = paths.known_broker_path(broker_id)
     data = paths.encode_known_broker(
-        registration.host, registration.port, registration.rack, registration.epoch, registration.endpoints
+        registration.host,
+        registration.port,
+        registration.rack,
+        registration.epoch,
+        registration.endpoints,
+        process=registration.process,
     )
     known = image.registrations.get(broker_id)
     made_known: Operation = Create(path, data) if known is None else SetData(path, data)
@@ -63,20 +81,24 @@ def plan_registration(
         draft = PartitionDraft(partition, minimum, brokers)
         draft.come_back(broker_id, is_clean=is_clean)
         if not topic.is_internal:
-            draft.elect()
+            draft.elect(unclean=allows_unclean(topic))
         return draft.result()
 
     return [*_changed_topics(image, returned, min_isr), made_known]
 
 
-def plan_departure(image: MetadataImage, broker_id: int, min_isr: MinIsr) -> list[Operation]:
+def plan_departure(
+    image: MetadataImage, broker_id: int, min_isr: MinIsr, allows_unclean: AllowsUnclean = never_unclean
+) -> list[Operation]:
     """Return the operations that note a broker as gone, and elect leaders where it led.
 
     They may take effect one by one: the broker counts as alive until the last of them, and a controller that takes over
     plans the rest.
     """
     known = image.registrations[broker_id]
-    data = paths.encode_known_broker(known.host, known.port, known.rack, known.epoch, known.endpoints, is_alive=False)
+    data = paths.encode_known_broker(
+        known.host, known.port, known.rack, known.epoch, known.endpoints, is_alive=False, process=known.process
+    )
     brokers = _LiveBrokers(image, going=broker_id)
 
     def left(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
@@ -86,6 +108,8 @@ def plan_departure(image: MetadataImage, broker_id: int, min_isr: MinIsr) -> lis
             return _without_leader(partition)
         draft = PartitionDraft(partition, minimum, brokers)
         draft.lose(broker_id)
+        if not topic.is_internal and allows_unclean(topic):
+            draft.elect(unclean=True)
         return draft.result()
 
     return [*_changed_topics(image, left, min_isr), SetData(paths.known_broker_path(broker_id), data)]

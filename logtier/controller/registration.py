@@ -7,10 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.logtier.config import Endpoint
+from headwater.logtier.config import ConfigError, Endpoint
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.follower import MetadataFollower
-from headwater.logtier.metadata.store import MetadataStore, MetadataStoreError, NodeExistsError, SessionState
+from headwater.logtier.metadata.paths import NO_PROCESS, BrokerProcess, CorruptNodeError
+from headwater.logtier.metadata.store import (
+    Create,
+    Delete,
+    MetadataStore,
+    MetadataStoreError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    SessionState,
+    StoredNode,
+    StoreUnavailableError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +47,8 @@ class BrokerAddresses:
 class BrokerRegistrar:
     """Registers this broker, and again in each new session.
 
-    Invariant: the broker epoch, the czxid of the registration's node, grows with each registration.
+    Invariant: the broker epoch, the czxid of the registration's node, grows with each registration. A registration of
+    another process is replaced only if that process has ended: this one holds the lock of one of its log folders.
     """
 
     def __init__(
@@ -45,17 +58,29 @@ class BrokerRegistrar:
         broker_id: int,
         addresses: BrokerAddresses,
         session_timeout_s: float,
+        process: BrokerProcess = NO_PROCESS,
+        on_failure: Callable[[str], None] | None = None,
     ) -> None:
-        """`session_timeout_s`: a registration of an earlier process with this id is gone after this time."""
+        """Create the registrar.
+
+        Args:
+            session_timeout_s: A registration of an earlier process with this id is gone after this time.
+            process: This process; its previous epoch is that of the clean stop before.
+            on_failure: Called with the reason when another broker has taken over the id: this one must stop.
+        """
         self._store = store
         self._follower = follower
         self._broker_id = broker_id
         self._addresses = addresses
         self._session_timeout_s = session_timeout_s
+        self._process = process
+        self._on_failure = on_failure
         self._path = paths.broker_path(broker_id)
-        self._lost = asyncio.Event()
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._cancel: Callable[[], None] = lambda: None
+        self._cancels: list[Callable[[], None]] = []
+        # The session of the last registration.
+        self._session_id = 0
         #: The broker epoch of the last registration; -1 before the first.
         self.epoch = -1
 
@@ -66,61 +91,120 @@ class BrokerRegistrar:
             BrokerIdInUseError: Another broker has the id, and is still there after a session's time.
             MetadataStoreError: The store is not available.
         """
-        self._cancel = self._store.on_session(self._session_changed)
+        self._cancels = [
+            self._store.on_session(lambda _: self._changed.set()),
+            self._store.watch(self._path, lambda _: self._changed.set()),
+        ]
         await self._register()
+        self._task = asyncio.create_task(self._run())
         await self._follower.until(
             lambda image: (known := image.brokers.get(self._broker_id)) is not None and known.epoch == self.epoch
         )
-        self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Register no more; the end of the session takes the registration away."""
-        self._cancel()
+        """Register no more, and remove the registration; without the store, the end of the session removes it."""
+        for cancel in self._cancels:
+            cancel()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-
-    def _session_changed(self, state: SessionState) -> None:
-        if state is SessionState.LOST:
-            self._lost.set()
+        try:
+            node = await self._registered()
+            if node is not None and node.ephemeral_owner == self._store.session_id:
+                await self._store.delete(self._path)
+        except MetadataStoreError as error:
+            log.info("the registration of broker %d is not removed: %s", self._broker_id, error)
 
     async def _run(self) -> None:
         while True:
-            await self._lost.wait()
-            self._lost.clear()
-            log.warning("the session with the metadata store is over: broker %d registers again", self._broker_id)
-            while self._store.state is SessionState.LOST or not await self._is_registered():
-                try:
-                    if self._store.state is SessionState.LOST:
-                        await self._store.start()
-                    await self._register()
-                except (MetadataStoreError, BrokerIdInUseError) as error:
-                    log.info("broker %d cannot register at present: %s", self._broker_id, error)
-                    await asyncio.sleep(RETRY_S)
+            await self._changed.wait()
+            self._changed.clear()
+            if not await self._is_settled():
+                await asyncio.sleep(RETRY_S)
+                self._changed.set()
 
-    async def _is_registered(self) -> bool:
+    async def _is_settled(self) -> bool:
+        """Register again if necessary; return whether the broker is registered, or waits for an event."""
+        store = self._store
         try:
-            node = await self._store.get(self._path)
-        except MetadataStoreError:
+            if store.state is SessionState.LOST:
+                log.warning("the session with the metadata store is over: broker %d registers again", self._broker_id)
+                await store.start()
+            elif store.state is SessionState.SUSPENDED:
+                return True
+            node = await self._registered()
+            if node is not None and node.ephemeral_owner == store.session_id:
+                return True
+            if node is not None and store.session_id == self._session_id:
+                self._replaced()
+                return True
+            await self._register()
+        except (MetadataStoreError, BrokerIdInUseError, ConfigError) as error:
+            log.info("broker %d cannot register at present: %s", self._broker_id, error)
             return False
-        return node.ephemeral_owner == self._store.session_id
+        return True
+
+    def _replaced(self) -> None:
+        """Another process has a copy of a log folder: each would replace the registration of the other for ever."""
+        reason = (
+            f"another broker has replaced the registration of broker {self._broker_id}: it has a copy of a log folder; "
+            "give it folders and a node.id of its own"
+        )
+        log.error("%s", reason)
+        if self._on_failure is not None:
+            self._on_failure(reason)
+
+    async def _registered(self) -> StoredNode | None:
+        try:
+            return await self._store.get(self._path)
+        except NoNodeError:
+            return None
 
     async def _register(self) -> None:
-        addresses = self._addresses
-        data = paths.encode_broker(addresses.host, addresses.port, addresses.rack, addresses.endpoints)
+        data = paths.encode_broker(
+            self._addresses.host, self._addresses.port, self._addresses.rack, self._addresses.endpoints, self._process
+        )
         deadline_s = asyncio.get_running_loop().time() + 2 * self._session_timeout_s
-        while True:
-            try:
-                self.epoch = await self._store.create(self._path, data, ephemeral=True)
-            except NodeExistsError:
-                # Of an earlier process of this broker, whose session the store has not ended yet; or of another broker.
-                if asyncio.get_running_loop().time() >= deadline_s:
-                    raise BrokerIdInUseError(
-                        f"another broker is registered with broker.id {self._broker_id}; give each broker an id of its "
-                        "own"
-                    ) from None
-                await asyncio.sleep(RETRY_S)
-            else:
-                log.info("broker %d is registered, in epoch %d", self._broker_id, self.epoch)
-                return
+        while (epoch := await self._try_to_register(data)) is None:
+            if asyncio.get_running_loop().time() >= deadline_s:
+                raise BrokerIdInUseError(
+                    f"another broker is registered with broker.id {self._broker_id}; give each broker an id of its own"
+                )
+            await asyncio.sleep(RETRY_S)
+        self.epoch = epoch
+        self._session_id = self._store.session_id
+        # A process that lost no more than its session has all records that it had.
+        self._process = self._process._replace(previous_epoch=epoch)
+        log.info("broker %d is registered, in epoch %d", self._broker_id, epoch)
+
+    async def _try_to_register(self, data: bytes) -> int | None:
+        """Return the new broker epoch, None while another registration stands in the way."""
+        try:
+            return await self._store.create(self._path, data, ephemeral=True)
+        except NodeExistsError:
+            node = await self._registered()
+        if node is None:
+            return None
+        if node.ephemeral_owner == self._store.session_id:
+            return node.czxid  # of an attempt without an answer
+        if not self._has_ended(node):
+            return None  # a process whose session the store has not ended yet, or another broker
+        log.info("broker %d replaces its registration of the process before", self._broker_id)
+        try:
+            replaced = await self._store.multi(
+                [Delete(self._path, node.version), Create(self._path, data, ephemeral=True)]
+            )
+        except SessionExpiredError:
+            raise
+        except (NoNodeError, NodeExistsError, StoreUnavailableError):
+            return None
+        return replaced.zxid
+
+    def _has_ended(self, node: StoredNode) -> bool:
+        """Whether the registered process has ended."""
+        try:
+            registered = paths.decode_broker(self._path, node.data, epoch=node.czxid)[-1]
+        except CorruptNodeError:
+            return False
+        return self._process.replaces(registered)

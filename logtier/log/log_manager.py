@@ -78,6 +78,8 @@ class LogManager:
         self.cluster_id = cluster_id or ""
         #: The folders of `log.dirs`; the first one also holds the metadata.
         self.directories: list[LogDirectory] = []
+        #: Returns the broker epoch for the clean-stop markers; None if the broker never registered in a cluster.
+        self.broker_epoch: Callable[[], int] | None = None
         #: Called with the partitions of a folder that went offline.
         self.on_offline: Callable[[Sequence[TopicPartition]], None] | None = None
         #: Target folder of moves interrupted by a stop, by partition.
@@ -124,6 +126,12 @@ class LogManager:
     def logs(self) -> Mapping[TopicPartition, Log]:
         """The logs by partition."""
         return self.placed.by_partition
+
+    @property
+    def previous_broker_epoch(self) -> int:
+        """The broker epoch in which all folders were closed cleanly before this start; -1 if there is none."""
+        epochs = {each.closed_in_epoch if each.is_online else -1 for each in self.directories}
+        return epochs.pop() if len(epochs) == 1 else -1
 
     # -- starting
 
@@ -449,10 +457,11 @@ class LogManager:
         """
         self.flusher.close()
         self._folder_work.close()
+        broker_epoch = self.previous_broker_epoch if self.broker_epoch is None else self.broker_epoch()
         try:
             for directory in self.directories:
                 if directory.is_online:
-                    stop_cleanly(self.disk, directory, self.placed.in_directory(directory))
+                    stop_cleanly(self.disk, directory, self.placed.in_directory(directory), broker_epoch)
         finally:
             for directory in self.directories:
                 directory.release()

@@ -48,6 +48,7 @@ class BrokerRegistration:
     epoch: int = 0
     endpoints: tuple[Endpoint, ...] = ()
     is_alive: bool = True
+    process: paths.BrokerProcess = paths.NO_PROCESS
 
     def reached_by(self, listener_name: str) -> tuple[str, int]:
         """Return host and port for a client of a listener, which should connect through the same listener again."""

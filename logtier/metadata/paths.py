@@ -15,7 +15,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import orjson
@@ -88,9 +88,35 @@ def known_broker_path(broker_id: int) -> str:
     return f"{KNOWN_BROKERS}/{broker_id}"
 
 
-def encode_broker(host: str, port: int, rack: str | None, endpoints: Sequence[Endpoint] = ()) -> bytes:
+class BrokerProcess(NamedTuple):
+    """The process of a broker behind a registration.
+
+    Attributes:
+        directory_ids: Ids of the log folders, which the process has locked.
+        boot_id: The boot of its machine; empty if unknown.
+        previous_epoch: The broker epoch in which the process before closed the log folders cleanly, or in which this
+            process was registered before it lost its session; -1 if its logs may lack records that they had (KIP-966).
+    """
+
+    directory_ids: tuple[str, ...] = ()
+    boot_id: str = ""
+    previous_epoch: int = -1
+
+    def replaces(self, other: "BrokerProcess") -> bool:
+        """Whether the other process has ended: this one has locked a log folder of it, on the same machine."""
+        is_same_boot = self.boot_id != "" and self.boot_id == other.boot_id
+        return is_same_boot and not set(self.directory_ids).isdisjoint(other.directory_ids)
+
+
+NO_PROCESS: Final = BrokerProcess()
+"""The process of a single node, whose registration nobody else reads."""
+
+
+def encode_broker(
+    host: str, port: int, rack: str | None, endpoints: Sequence[Endpoint] = (), process: BrokerProcess = NO_PROCESS
+) -> bytes:
     """Data of a broker's registration; `endpoints` are the addresses of its listeners."""
-    return orjson.dumps(_broker_fields(host, port, rack, endpoints))
+    return orjson.dumps(_broker_fields(host, port, rack, endpoints, process))
 
 
 def encode_known_broker(
@@ -101,13 +127,16 @@ def encode_known_broker(
     endpoints: Sequence[Endpoint] = (),
     *,
     is_alive: bool = True,
+    process: BrokerProcess = NO_PROCESS,
 ) -> bytes:
     """Data of a known broker: its last registration with its epoch, and whether it is alive."""
-    return orjson.dumps(_broker_fields(host, port, rack, endpoints) | {"epoch": epoch, "alive": is_alive})
+    return orjson.dumps(_broker_fields(host, port, rack, endpoints, process) | {"epoch": epoch, "alive": is_alive})
 
 
-def _broker_fields(host: str, port: int, rack: str | None, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    return {
+def _broker_fields(
+    host: str, port: int, rack: str | None, endpoints: Sequence[Endpoint], process: BrokerProcess
+) -> dict[str, Any]:
+    fields = {
         "version": 5,
         "host": host,
         "port": port,
@@ -115,10 +144,11 @@ def _broker_fields(host: str, port: int, rack: str | None, endpoints: Sequence[E
         "endpoints": [str(endpoint) for endpoint in endpoints],
         "listener_security_protocol_map": {endpoint.name: endpoint.protocol for endpoint in endpoints},
     }
+    return fields if process == NO_PROCESS else fields | process._asdict()
 
 
-BrokerFields = tuple[str, int, str | None, int, tuple[Endpoint, ...], bool]
-"""Host, port, rack, epoch and listener addresses of a broker, and whether it is alive."""
+BrokerFields = tuple[str, int, str | None, int, tuple[Endpoint, ...], bool, BrokerProcess]
+"""Host, port, rack, epoch and listener addresses of a broker, whether it is alive, and its process."""
 
 
 def decode_broker(path: str, data: bytes, epoch: int) -> BrokerFields:
@@ -135,8 +165,11 @@ def _decode_broker(path: str, data: bytes, fields: Mapping[str, Any]) -> BrokerF
     protocols = fields.get("listener_security_protocol_map", {})
     try:
         endpoints = tuple(parse_listener(path, text, protocols) for text in fields.get("endpoints", ()))
-        return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints, fields["alive"]
-    except (ConfigError, KeyError):
+        process = NO_PROCESS
+        if "boot_id" in fields:
+            process = BrokerProcess(tuple(fields["directory_ids"]), fields["boot_id"], fields["previous_epoch"])
+        return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints, fields["alive"], process
+    except (ConfigError, KeyError, TypeError):
         raise CorruptNodeError(path, data) from None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headwater.logtier.config import BrokerConfig, Endpoint
+from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.config.security import is_loopback, parse_ip_overrides
 from headwater.logtier.network.connection_limits import UNLIMITED, ConnectionRules, HostWait, admit_every_host
 from headwater.logtier.network.server import Dispatch, Server, ServerLimits, shared_limits
@@ -66,16 +67,8 @@ class Listeners:
     @property
     def inside(self) -> Endpoint:
         """The listener for other brokers and this node's own processes (`inter.broker.listener.name`)."""
-        config = self._config
-        name = config.inter_broker_listener_name
-        for listener in self.advertised:
-            if name is not None and listener.name == name.upper():
-                return listener
-        if name is None and "security.inter.broker.protocol" in config.explicit:
-            for listener in self.advertised:
-                if listener.protocol == config.security_inter_broker_protocol:
-                    return listener
-        return self.advertised[0]
+        name = inter_broker_listener(self._config).name
+        return next(listener for listener in self.advertised if listener.name == name)
 
     def open(self) -> None:
         """Open every port; clients wait until `serve`.

@@ -9,7 +9,7 @@ from headwater.logtier.metadata.image import MetadataDelta, MetadataImage
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.acknowledgements import Acknowledgements
 from headwater.logtier.replication.local_replicas import LocalReplicas
-from headwater.logtier.replication.partition import REPLICA_LAG_MS_MAX, Partition
+from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import (
     Instructions,
     IsrBelowMinimum,
@@ -84,7 +84,13 @@ class PartitionReplication:
 
     def new_partition(self, topic_partition: TopicPartition, broker_id: int, log: Log) -> Partition[Log]:
         """Create the state machine of a replica whose log is usable, with its checkpointed high watermark."""
-        return Partition(topic_partition, broker_id, log, high_watermark=self._checkpoints.take(topic_partition))
+        return Partition(
+            topic_partition,
+            broker_id,
+            log,
+            high_watermark=self._checkpoints.take(topic_partition),
+            lag_ms_max=self._log_manager.config.replica_lag_time_max_ms,
+        )
 
     def lead(self, partition: Partition[Log], stored: StoredPartition, now_ms: int) -> None:
         """Apply a partition's state in the metadata; this broker may lead it, follow, or neither."""
@@ -159,8 +165,9 @@ class PartitionReplication:
     @property
     def _tick_s(self) -> float:
         """Half the lag time, as in Kafka, and at most the interval of the watermark checkpoints."""
-        interval_ms = self._log_manager.config.replica_high_watermark_checkpoint_interval_ms
-        return min(REPLICA_LAG_MS_MAX // 2, max(interval_ms, TICK_MS_MIN)) / 1000
+        config = self._log_manager.config
+        interval_ms = config.replica_high_watermark_checkpoint_interval_ms
+        return max(min(config.replica_lag_time_max_ms // 2, interval_ms), TICK_MS_MIN) / 1000
 
     # -- instructions
 

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 _SYNCED_ONE_BY_ONE_MAX: Final = 16
 
 
-def stop_cleanly(disk: Disk, directory: LogDirectory, logs: Sequence[Log]) -> None:
+def stop_cleanly(disk: Disk, directory: LogDirectory, logs: Sequence[Log], broker_epoch: int = -1) -> None:
     """Sync all logs of a folder, then write its checkpoints and the clean-stop marker.
 
     If a log cannot be synced, there is no marker, and the next start checks the folder. Errors are logged, not raised.
@@ -32,7 +32,7 @@ def stop_cleanly(disk: Disk, directory: LogDirectory, logs: Sequence[Log]) -> No
         starts = {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > 0}
         write_checkpoint(disk, directory.path, RECOVERY_POINTS, ends)
         write_checkpoint(disk, directory.path, LOG_START_OFFSETS, starts)
-        directory.mark_stopped_cleanly()
+        directory.mark_stopped_cleanly(broker_epoch)
     except OSError as error:
         logger.error("log folder %s is not stopped cleanly: %s", directory.path, error)
 

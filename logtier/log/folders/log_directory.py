@@ -5,6 +5,8 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+import orjson
+
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.protocol.uuids import random_uuid, to_text
 from headwater.logtier.runtime.disk import Disk, Lock
@@ -50,6 +52,8 @@ class LogDirectory:
         self.cluster_id = ""
         self.directory_id = ""
         self.was_stopped_cleanly = False
+        #: The broker epoch in which the folder was closed cleanly, -1 if it was not, or by a single node (KIP-966).
+        self.closed_in_epoch = -1
         self._lock: Lock | None = None
 
     @property
@@ -86,6 +90,7 @@ class LogDirectory:
             marker = f"{self.path}/{CLEAN_SHUTDOWN}"
             self.was_stopped_cleanly = self._disk.exists(marker)
             if self.was_stopped_cleanly:
+                self.closed_in_epoch = _broker_epoch(self._disk.read(marker))
                 # Removed durably before any write: otherwise a later crash would look like a clean stop.
                 self._disk.remove(marker)
                 self._disk.fsync_directory(self.path)
@@ -108,9 +113,9 @@ class LogDirectory:
                 "log.dirs"
             ) from None
 
-    def mark_stopped_cleanly(self) -> None:
+    def mark_stopped_cleanly(self, broker_epoch: int) -> None:
         """Write the marker with which the next start skips recovery."""
-        self._disk.write_atomic(f"{self.path}/{CLEAN_SHUTDOWN}", b'{"version":0,"brokerEpoch":-1}')
+        self._disk.write_atomic(f"{self.path}/{CLEAN_SHUTDOWN}", b'{"version":0,"brokerEpoch":%d}' % broker_epoch)
 
     def release(self) -> None:
         """Unlock the folder for the next broker."""
@@ -159,6 +164,19 @@ class LogDirectory:
             )
         self.cluster_id = meta["cluster.id"]
         self.directory_id = meta["directory.id"]
+
+
+def _broker_epoch(marker: bytes) -> int:
+    """Return the broker epoch of a clean-stop marker, -1 without one.
+
+    >>> _broker_epoch(b'{"version":0,"brokerEpoch":7}'), _broker_epoch(b"")
+    (7, -1)
+    """
+    try:
+        epoch = orjson.loads(marker)["brokerEpoch"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return -1
+    return epoch if isinstance(epoch, int) else -1
 
 
 def _parse_properties(data: bytes) -> dict[str, str]:

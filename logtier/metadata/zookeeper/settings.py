@@ -4,7 +4,8 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Final
 
-from headwater.logtier.config import ConfigError
+from headwater.logtier.config import BrokerConfig, ConfigError
+from headwater.logtier.config.cluster import zookeeper_login
 from headwater.logtier.metadata.store import check_path
 
 DEFAULT_PORT: Final = 2181
@@ -62,6 +63,26 @@ class ZooKeeperSettings:
             raise ConfigError(
                 "zookeeper.set.acl=true needs a login of the broker: of SASL or, with TLS, a client certificate"
             )
+
+    @staticmethod
+    def from_config(config: BrokerConfig) -> "ZooKeeperSettings":
+        """Return the settings of a broker with `zookeeper.connect`; ConfigError."""
+        assert config.zookeeper_connect is not None
+        jaas = config.zookeeper_sasl_jaas_config
+        username, password = (None, "") if jaas is None else zookeeper_login(jaas)
+        return ZooKeeperSettings(
+            config.zookeeper_connect,
+            session_timeout_ms=config.zookeeper_session_timeout_ms,
+            connection_timeout_ms=config.zookeeper_connection_timeout_ms,
+            set_acl=config.zookeeper_set_acl,
+            tls=config.zookeeper_ssl_client_enable,
+            truststore=config.zookeeper_ssl_truststore_location,
+            keystore=config.zookeeper_ssl_keystore_location,
+            keystore_password=config.zookeeper_ssl_keystore_password,
+            checks_hostname=config.zookeeper_ssl_endpoint_identification_algorithm != "",
+            username=username,
+            password=password,
+        )
 
     def start_timeout_s(self) -> float:
         """Return how long a start may wait for ZooKeeper."""

@@ -22,6 +22,12 @@ TABLES = {
 }
 #: Ours that Kafka has not, and why.
 ADDED = {
+    **{
+        name: "of Kafka 3.9, the last release with ZooKeeper"
+        for name in BROKER_CONFIGS
+        if name.startswith("zookeeper.") and name != "zookeeper.sasl.jaas.config"
+    },
+    "zookeeper.sasl.jaas.config": "Kafka 3.9 reads it from the JAAS file of the JVM",
     "allow.everyone.if.no.acl.found": "Kafka reads it in its authorizer",
     "super.users": "Kafka reads it in its authorizer",
     "connection.handshake.timeout.ms": "Kafka has no limit",
@@ -43,6 +49,7 @@ OTHER_DEFAULTS = {
     "transaction.state.log.min.isr": "there is one broker",
     "queued.max.request.bytes": "a safe limit",
     "sasl.enabled.mechanisms": "there is no GSSAPI",
+    "sasl.mechanism.inter.broker.protocol": "there is no GSSAPI",
     "socket.listen.backlog.size": "2,000 clients that come back at once are not turned away",
     "socket.send.buffer.bytes": "measured: consumers of large fetches are 12 % faster",
     "ssl.keystore.type": "there are no Java key stores",
@@ -55,9 +62,11 @@ READ_AT_START = {
     "listeners",
     "sasl.enabled.mechanisms",
     "sasl.jaas.config",
+    "sasl.mechanism.inter.broker.protocol",
     "ssl.cipher.suites",
     "ssl.client.auth",
     "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
     "ssl.key.password",
     "ssl.keystore.certificate.chain",
     "ssl.keystore.key",

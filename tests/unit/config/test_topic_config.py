@@ -102,7 +102,7 @@ def test_topics_with_the_same_overrides_share_their_config() -> None:
         ({"compression.lz4.level": "18"}, "compression.lz4.level: must be between 1 and 17, not '18'"),
         ({"remote.storage.enable": "true"}, "no tiered storage"),
         ({"preallocate": "true"}, "preallocate='true' is not supported"),
-        ({"unclean.leader.election.enable": "true"}, "is not supported"),
+        ({"unclean.leader.election.enable": "yes"}, "must be of type BOOLEAN"),
         ({"leader.replication.throttled.replicas": "*"}, "no replication quotas"),
         ({"min.cleanable.dirty.ratio": "nan"}, "must be of type DOUBLE"),
         ({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}, "is above max.compaction.lag.ms"),

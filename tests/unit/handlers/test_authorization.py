@@ -16,7 +16,7 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from headwater.logtier.config import BrokerConfig
-from headwater.logtier.config.broker import STANDARD_AUTHORIZER
+from headwater.logtier.config.security import STANDARD_AUTHORIZER
 from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller, NewTopic
 from headwater.logtier.handlers.context import DENIALS_LOGGED_MAX, RequestContext, Services

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.logtier.config import ConfigError
+from headwater.logtier.config import BrokerConfig, ConfigError
 from headwater.logtier.metadata.zookeeper.settings import ZooKeeperSettings
 from tests.conftest import Certificates
 
@@ -81,3 +81,40 @@ def test_tls_trusts_the_truststore_alone_and_files_that_are_wrong_are_named(
         ZooKeeperSettings("zk", tls=True, truststore=missing).tls_context()
     with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.keystore\.location: .*ca\.pem"):
         ZooKeeperSettings("zk", tls=True, keystore=str(certificates.ca)).tls_context()
+
+
+def test_the_configs_of_a_broker_are_the_settings() -> None:
+    config = BrokerConfig.from_properties(
+        {
+            "zookeeper.connect": "zk1:2182/kafka",
+            "zookeeper.session.timeout.ms": 6000,
+            "zookeeper.connection.timeout.ms": 7000,
+            "zookeeper.set.acl": "true",
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.ssl.truststore.location": "trusted.pem",
+            "zookeeper.ssl.keystore.location": "key.pem",
+            "zookeeper.ssl.keystore.password": "quiet",
+            "zookeeper.ssl.endpoint.identification.algorithm": "",
+            "zookeeper.sasl.jaas.config": 'a.DigestLoginModule required username="me" password="hush";',
+        }
+    )
+    assert ZooKeeperSettings.from_config(config) == ZooKeeperSettings(
+        "zk1:2182/kafka",
+        session_timeout_ms=6000,
+        connection_timeout_ms=7000,
+        set_acl=True,
+        tls=True,
+        truststore="trusted.pem",
+        keystore="key.pem",
+        keystore_password="quiet",
+        checks_hostname=False,
+        username="me",
+        password="hush",
+    )
+    for secret in ("hush", "quiet"):
+        assert secret not in repr(config)
+
+
+def test_the_defaults_of_the_configs_are_those_of_the_settings() -> None:
+    config = BrokerConfig.from_properties({"zookeeper.connect": "zk"})
+    assert ZooKeeperSettings.from_config(config) == ZooKeeperSettings("zk")

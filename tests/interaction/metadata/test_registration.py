@@ -1,0 +1,192 @@
+"""Who may take over the registration of a broker id, and what a return tells the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from headwater.logtier.controller.commands import NewTopic
+from headwater.logtier.controller.registration import BrokerAddresses, BrokerIdInUseError, BrokerRegistrar
+from headwater.logtier.metadata.paths import BrokerProcess
+from tests.simulation.metadata_node import SESSION_S, MetadataNode
+from tests.simulation.virtual_loop import VirtualLoop, drop
+from tests.simulation.zookeeper_model import ZooKeeperModel
+
+PATIENCE_S = 60.0
+
+
+class World:
+    """Brokers on one ZooKeeper, each with a log folder of its own unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.chance = random.Random(1)
+        self.model = ZooKeeperModel(random.Random(2))
+        self.lives = 0
+
+    def node(
+        self, broker_id: int, *, folder: str = "", boot: str = "this boot", closed_in: int = -1, name: str = ""
+    ) -> MetadataNode:
+        """A process of a broker; it has not begun."""
+        self.lives += 1
+        node = MetadataNode(self.model, broker_id, self.lives, self.chance, name)
+        node.registrar = BrokerRegistrar(
+            node.store,
+            node.follower,
+            broker_id,
+            BrokerAddresses(node.name, 9092),
+            SESSION_S,
+            BrokerProcess((folder or f"folder of {broker_id}",), boot, closed_in),
+            node.failures.append,
+        )
+        return node
+
+    async def until(self, is_reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not is_reached():  # noqa: ASYNC110 (virtual time costs nothing)
+                await asyncio.sleep(0.01)
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+    loop = VirtualLoop(random.Random(1))
+    try:
+        loop.run_until_complete(scenario(World()))
+    finally:
+        drop(loop)
+
+
+def test_a_process_that_was_killed_is_replaced_at_once_by_the_next_one_on_the_same_folder() -> None:
+    async def scenario(world: World) -> None:
+        other, first = world.node(1), world.node(2)
+        await other.start()
+        await first.start()
+        first.crash()
+        begun_s = now_s()
+        second = world.node(2)
+        await second.start()
+        assert now_s() - begun_s < SESSION_S / 3
+        assert second.image.brokers[2].epoch == second.registrar.epoch > first.registrar.epoch
+        # The session of the killed process ends later, and takes nothing with it.
+        await asyncio.sleep(3 * SESSION_S)
+        assert other.image.brokers[2].epoch == second.registrar.epoch
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("folder", "boot"),
+    [
+        pytest.param("another folder", "this boot", id="another broker"),
+        pytest.param("", "another boot", id="a copied disk on another machine"),
+        pytest.param("", "", id="a machine without boot ids"),
+    ],
+)
+def test_the_registration_of_a_live_broker_is_never_taken_over(folder: str, boot: str) -> None:
+    async def scenario(world: World) -> None:
+        first = world.node(2)
+        await first.start()
+        second = world.node(2, folder=folder, boot=boot, name="elsewhere")
+        with pytest.raises(BrokerIdInUseError, match=r"another broker is registered with broker.id 2"):
+            await second.start()
+        assert first.image.brokers[2].host == "broker-2"
+        assert not first.failures
+
+    run(scenario)
+
+
+def test_a_broker_whose_registration_was_replaced_must_stop() -> None:
+    """A copy of a log folder on the same machine: the two would replace one another for ever."""
+
+    async def scenario(world: World) -> None:
+        first, second = world.node(2), world.node(2, name="copy")
+        await first.start()
+        await second.start()
+        await world.until(lambda: bool(first.failures))
+        assert first.failures[0].startswith("another broker has replaced the registration of broker 2")
+        assert not second.failures
+
+    run(scenario)
+
+
+def test_a_registration_that_somebody_deleted_is_made_again() -> None:
+    async def scenario(world: World) -> None:
+        node = world.node(2)
+        await node.start()
+        epoch = node.registrar.epoch
+        await node.spawn(node.store.delete("/brokers/ids/2"))
+        await world.until(lambda: node.registrar.epoch > epoch)
+        await world.until(lambda: node.image.brokers.get(2) is not None)
+        await world.until(lambda: node.image.brokers[2].epoch == node.registrar.epoch)
+        assert not node.failures
+
+    run(scenario)
+
+
+def test_a_broker_that_stops_is_gone_before_its_session_ends() -> None:
+    async def scenario(world: World) -> None:
+        other, node = world.node(1), world.node(2)
+        await other.start()
+        await node.start()
+        begun_s = now_s()
+        await node.spawn(node.registrar.stop())
+        await world.until(lambda: 2 not in other.image.brokers)
+        assert now_s() - begun_s < SESSION_S / 3
+        assert node.store.session_id != 0
+
+    run(scenario)
+
+
+async def eligible_after(world: World, *, returns_cleanly: bool) -> set[int]:
+    """The brokers that may be elected for a partition of 1 and 2 once 2 has been away (min.insync.replicas is 2)."""
+    other, node = world.node(1), world.node(2)
+    await other.start()
+    await node.start()
+    (created,) = await other.spawn(other.controller.create_topics([NewTopic("t", -1, -1, {0: [1, 2]})]))
+    assert created.error is None
+    await node.stop()
+    await world.until(lambda: 2 not in other.image.brokers)
+    back = world.node(2, closed_in=node.registrar.epoch if returns_cleanly else -1)
+    await back.start()
+    await world.until(lambda: 2 in other.image.brokers)
+    partition = other.image.topics["t"].partitions[0]
+    assert partition.leader == 1
+    return {*partition.isr, *partition.elr}
+
+
+def test_a_broker_that_returns_cleanly_stays_an_eligible_leader() -> None:
+    """KIP-966: its folder was closed in its last epoch, so it has every committed record."""
+
+    async def scenario(world: World) -> None:
+        assert await eligible_after(world, returns_cleanly=True) == {1, 2}
+
+    run(scenario)
+
+
+def test_a_broker_that_returns_uncleanly_is_no_eligible_leader() -> None:
+    async def scenario(world: World) -> None:
+        assert await eligible_after(world, returns_cleanly=False) == {1}
+
+    run(scenario)
+
+
+def test_a_process_that_lost_only_its_session_returns_cleanly() -> None:
+    async def scenario(world: World) -> None:
+        other, node = world.node(1), world.node(2)
+        await other.start()
+        await node.start()
+        (created,) = await other.spawn(other.controller.create_topics([NewTopic("t", -1, -1, {0: [1, 2]})]))
+        assert created.error is None
+        epoch = node.registrar.epoch
+        world.model.expire(node.store.session_id)
+        await world.until(lambda: node.registrar.epoch > epoch)
+        await world.until(lambda: (known := other.image.brokers.get(2)) is not None and known.epoch > epoch)
+        partition = other.image.topics["t"].partitions[0]
+        assert {*partition.isr, *partition.elr} == {1, 2}
+
+    run(scenario)
