@@ -214,7 +214,7 @@ class Log(LogReader):
             PREFIX.pack_into(view, 0, first_offset, length, leader_epoch)
             buffers = [view]
         if leader_epoch > self.leader_epochs.latest:
-            self._begin_epoch(leader_epoch, first_offset)
+            self.begin_epoch(leader_epoch, first_offset)
         flush = self._write(buffers, size, last_offset, max_ms, now_ms)
         if producer_id >= 0:
             self.producers.update(
@@ -255,7 +255,7 @@ class Log(LogReader):
             is_log_append_time=self._log_append_time,
         )
         if leader_epoch > self.leader_epochs.latest:
-            self._begin_epoch(leader_epoch, offset)
+            self.begin_epoch(leader_epoch, offset)
         try:
             len(self._segments.active.transaction_index)  # A read that may fail precedes the write of the marker.
         except OSError as error:
@@ -285,7 +285,7 @@ class Log(LogReader):
                 )
             if first_offset is None:
                 first_offset = header.base_offset
-            self._begin_epoch(header.partition_leader_epoch, header.base_offset)
+            self.begin_epoch(header.partition_leader_epoch, header.base_offset)
             self._write([batch], len(batch), header.last_offset, header.max_timestamp_ms, header.max_timestamp_ms)
             self._note_aborted(
                 self.producers.replay(header, decode_end_transaction_marker(batch) if header.is_control else None)
@@ -302,8 +302,8 @@ class Log(LogReader):
             False,
         )
 
-    def _begin_epoch(self, leader_epoch: int, offset: int) -> None:
-        """Record a new epoch before its first batch is written, so that a failure appends nothing."""
+    def begin_epoch(self, leader_epoch: int, offset: int) -> None:
+        """Record a new epoch before its first batch is written; raises KafkaError (kafka_storage_error)."""
         try:
             self.leader_epochs.assign(leader_epoch, offset)
         except OSError as error:

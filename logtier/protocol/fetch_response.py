@@ -29,6 +29,9 @@ _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _ABORTED_TRANSACTION = struct.Struct(">qq")
 _PREFERRED_REPLICA = struct.Struct(">i")
+#: Tagged fields: tag, size, and their own fields, the last of which are no tagged fields.
+_DIVERGING_EPOCH = struct.Struct(">BBiqB")
+_CURRENT_LEADER = struct.Struct(">BBiiB")
 _NULL_ARRAY = b"\xff\xff\xff\xff"
 _COMPACT_NULL_ARRAY = b"\x00"
 _NO_TAGS = b"\x00"
@@ -105,6 +108,28 @@ class FetchedPartition:
         return 0 if self.records is None else self.records.size
 
 
+@dataclass(slots=True)
+class TaggedPartition(FetchedPartition):
+    """A partition with tagged fields, which few responses have.
+
+    Attributes:
+        diverging_epoch: Epoch and end offset after which a follower's log differs from the leader's (KIP-595).
+        current_leader: Id and epoch of the leader, for a client that asked another broker (KIP-951).
+    """
+
+    diverging_epoch: tuple[int, int] | None = None
+    current_leader: tuple[int, int] | None = None
+
+    def encoded_tags(self) -> bytes:
+        """Encode the tagged fields in the order of their tags."""
+        fields = []
+        if self.diverging_epoch is not None:
+            fields.append(_DIVERGING_EPOCH.pack(0, 13, *self.diverging_epoch, 0))
+        if self.current_leader is not None:
+            fields.append(_CURRENT_LEADER.pack(1, 9, *self.current_leader, 0))
+        return bytes((len(fields),)) + b"".join(fields)
+
+
 def encode_fetch_response(
     version: int,
     correlation_id: int,
@@ -148,7 +173,7 @@ def encode_fetch_response(
                 sent_size += len(head) + records.size
                 head = bytearray()
             if flexible:
-                head += _NO_TAGS
+                head += fetched.encoded_tags() if isinstance(fetched, TaggedPartition) else _NO_TAGS
         if flexible:
             head += _NO_TAGS
     if flexible:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 from headwater.logtier.log.log import Log, LogSlice
-from headwater.logtier.protocol.fetch_response import FetchedPartition, RecordSlice
+from headwater.logtier.protocol.fetch_response import FetchedPartition, RecordSlice, TaggedPartition
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.cold_reads import ColdRead
 from headwater.logtier.replication.partition import NO_LEADER_EPOCH, Partition
@@ -248,10 +248,10 @@ def _pass_on(found: asyncio.Future[Fetched], future: asyncio.Future[Fetched]) ->
 
 
 def is_satisfied(fetched: Sequence[FetchedPartition], bytes_min: int) -> bool:
-    """Whether a fetch need not wait: a partition has an error, or the size is sufficient."""
+    """Whether a fetch need not wait: a partition has an error or diverges, or the size is sufficient."""
     size = 0
     for partition in fetched:
-        if partition.error_code:
+        if partition.error_code or partition.__class__ is TaggedPartition:
             return True
         size += partition.size
     return size >= bytes_min

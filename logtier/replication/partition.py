@@ -36,6 +36,10 @@ class ReplicatedConfig(Protocol):
 class EpochHistory(Protocol):
     """The leader epochs of a log."""
 
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 without one."""
+
     def end_offset_for(self, leader_epoch: int, log_end_offset: int, /) -> tuple[int, int]:
         """Return the greatest epoch at or below the given one, and its end offset."""
 
@@ -286,8 +290,8 @@ class Partition(Generic[LogT]):
         return tuple(out)
 
     def truncated(self) -> None:
-        """Note that this follower's log ends earlier."""
-        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+        """Note that this follower's log ends earlier, or begins anew at another offset."""
+        self.high_watermark = max(self.log.log_start_offset, min(self.high_watermark, self.log.log_end_offset))
 
     # -- questions
 
@@ -341,6 +345,37 @@ class Partition(Generic[LogT]):
                 ErrorCode.fenced_leader_epoch if stale else ErrorCode.unknown_leader_epoch,
                 f"{self.topic_partition} is in leader epoch {self.leader_epoch}, the request in {current_leader_epoch}",
             )
+
+    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """Return the greatest epoch at or below the given one and its end offset, -1 and -1 if it is unknown (KIP-101).
+
+        The leader's present epoch ends at the log end offset, even without records.
+        """
+        log = self.log
+        if leader_epoch == self.leader_epoch:
+            return leader_epoch, log.log_end_offset
+        latest = log.leader_epochs.latest
+        if NO_LEADER_EPOCH < latest < leader_epoch < self.leader_epoch:
+            return latest, log.log_end_offset
+        return log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
+
+    def divergence(self, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
+        """Return epoch and end offset after which a follower's log differs from this leader's, None if it does not.
+
+        Args:
+            last_fetched_epoch: Epoch of the follower's last record (KIP-595).
+
+        Raises:
+            KafkaError: offset_out_of_range (below the log, or an epoch that is not in the history).
+        """
+        epoch, end_offset = self.end_of_epoch(last_fetched_epoch)
+        if end_offset == UNKNOWN_OFFSET or fetch_offset < self.log.log_start_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self.topic_partition}: a follower ends at {fetch_offset} in epoch {last_fetched_epoch}, the log "
+                f"begins at {self.log.log_start_offset}",
+            )
+        return (epoch, end_offset) if epoch < last_fetched_epoch or end_offset < fetch_offset else None
 
     def check_enough_in_sync(self) -> None:
         """Check that a write with acks=all can be acknowledged.

@@ -8,7 +8,7 @@ from uuid import UUID
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.segments.transaction_index import AbortedTransaction
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
-from headwater.logtier.protocol.fetch_response import FetchedPartition
+from headwater.logtier.protocol.fetch_response import FetchedPartition, TaggedPartition
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import CorruptRecordsError
 from headwater.logtier.replication.cold_reads import ColdRead
@@ -28,6 +28,8 @@ class FetchPartition(NamedTuple):
         error_code: An error found before reading, such as an unknown topic id.
         is_read_committed: Whether records end at the last stable offset and aborted transactions are included.
         is_of_replica: Whether a follower reads, to the log end; consumers read to the high watermark.
+        last_fetched_epoch: Epoch of a follower's last record, -1 if it has none (KIP-595).
+        follower_start_offset: A follower's log start offset.
     """
 
     topic_partition: TopicPartition
@@ -38,12 +40,25 @@ class FetchPartition(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
     is_read_committed: bool = False
     is_of_replica: bool = False
+    last_fetched_epoch: int = -1
+    follower_start_offset: int = -1
 
     def bound(self, partition: Partition[Log]) -> int:
         """Return the end of the records that this reader may see."""
         if self.is_read_committed:
             return partition.last_stable_offset
         return partition.log.log_end_offset if self.is_of_replica else partition.high_watermark
+
+
+class FetchingFollower(NamedTuple):
+    """The broker of a follower's fetch.
+
+    Attributes:
+        broker_epoch: Its broker epoch, -1 if the request has none (KIP-903).
+    """
+
+    broker_id: int
+    broker_epoch: int
 
 
 Fetched = list[FetchedPartition]
@@ -94,8 +109,15 @@ class PartitionReads:
             last_stable_offset = partition.last_stable_offset
             if wanted.is_read_committed:
                 bound = last_stable_offset
+            elif wanted.is_of_replica:
+                bound = log.log_end_offset
+                if wanted.last_fetched_epoch >= 0:
+                    diverging = partition.divergence(wanted.offset, wanted.last_fetched_epoch)
+                    if diverging is not None:
+                        # Without a watermark: it counts only for a log that does not diverge (KAFKA-14704).
+                        return TaggedPartition(index, ErrorCode.none, diverging_epoch=diverging)
             else:
-                bound = log.log_end_offset if wanted.is_of_replica else high_watermark
+                bound = high_watermark
             aborted: list[AbortedTransaction] | None = [] if wanted.is_read_committed else None
             if wanted.offset == bound or (bytes_max <= 0 and not min_one_batch):
                 records = None

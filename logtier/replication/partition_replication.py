@@ -1,11 +1,14 @@
 """The shell of the partitions' state machines: brings them events, and carries out what they decide."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.metadata.image import MetadataDelta, MetadataImage
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.fetch_response import FetchedPartition, TaggedPartition
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.acknowledgements import Acknowledgements
 from headwater.logtier.replication.local_replicas import LocalReplicas
@@ -20,9 +23,12 @@ from headwater.logtier.replication.partition_instructions import (
     StoredPartition,
     WatermarkMoved,
 )
+from headwater.logtier.replication.partition_reads import FetchingFollower, FetchPartition
 from headwater.logtier.replication.purgatory import CallLater, Purgatory, Timer
 from headwater.logtier.replication.watermark_checkpoints import WatermarkCheckpoints
 from headwater.logtier.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
 
 #: Shortest interval of the ticks, which look at every replicated partition, for any config.
 TICK_MS_MIN: Final = 100
@@ -104,8 +110,22 @@ class PartitionReplication:
             self._replicated.pop(key, None)
         if partition.has_followers:
             self.followed[key] = partition
+            self._note_epoch(partition)
         elif self.followed:
             self.followed.pop(key, None)
+
+    def _note_epoch(self, partition: Partition[Log]) -> None:
+        """Record where the leader's epoch begins, before its first record: followers may ask for it (KIP-101).
+
+        An empty log that begins at 0 records it with its first batch. The last step of `lead`: a disk error may take
+        the log's folder offline.
+        """
+        log = partition.log
+        if partition.leader_epoch > log.leader_epochs.latest and log.log_end_offset > 0:
+            try:
+                log.begin_epoch(partition.leader_epoch, log.log_end_offset)
+            except KafkaError as error:
+                logger.error("the leader epoch begins with its first batch: %s", error)
 
     def forget(self, topic_partition: TopicPartition) -> bool:
         """Note that a replica is gone or its log unusable; return whether other brokers have replicas."""
@@ -148,6 +168,30 @@ class PartitionReplication:
             now_ms=self._clock.monotonic_ms(),
         )
         self.perform(partition, instructions)
+
+    def note_follower(
+        self, follower: FetchingFollower, wanted: Sequence[FetchPartition], fetched: list[FetchedPartition]
+    ) -> None:
+        """Note a follower's fetch, just read: of each partition without an error, whether or not it has records.
+
+        A partition that refuses the follower gets the error; the others get the high watermark after the fetch.
+        """
+        for place, each in enumerate(wanted):
+            found = fetched[place]
+            if found.error_code or isinstance(found, TaggedPartition):
+                continue
+            key = each.topic_partition
+            try:
+                self.follower_fetched(
+                    key,
+                    follower.broker_id,
+                    fetch_offset=each.offset,
+                    log_start_offset=each.follower_start_offset,
+                    broker_epoch=follower.broker_epoch,
+                )
+                found.high_watermark = self._replicas.partition(key).high_watermark
+            except KafkaError as error:
+                fetched[place] = FetchedPartition(key.partition, error.code)
 
     def isr_decided(self, proposal: ProposeIsr, decision: IsrDecision) -> None:
         """Apply the controller's answer to a proposal; of a replica that is gone it is ignored."""

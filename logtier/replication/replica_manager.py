@@ -23,7 +23,7 @@ from headwater.logtier.replication.local_replicas import LocalReplicas, ReplicaS
 from headwater.logtier.replication.log_dirs import LogDirs
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import ProposeIsr
-from headwater.logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
+from headwater.logtier.replication.partition_reads import Fetched, FetchingFollower, FetchPartition, PartitionReads
 from headwater.logtier.replication.partition_replication import PartitionReplication, no_followers
 from headwater.logtier.replication.purgatory import CallLater
 from headwater.logtier.runtime.clock import Clock
@@ -416,10 +416,12 @@ class ReplicaManager:
         bytes_min: int,
         wait_ms_max: int,
         may_wait: bool = False,
+        follower: FetchingFollower | None = None,
     ) -> Fetched | asyncio.Future[Fetched]:
         """Read several partitions, at once or when `bytes_min` are available.
 
         Args:
+            follower: The follower that fetches; None for a consumer.
             may_wait: Whether look-ups may wait for the device on this thread.
 
         Returns:
@@ -428,7 +430,9 @@ class ReplicaManager:
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
         fetched = self._reads.read(wanted, bytes_max, cold)
         if cold:
-            return asyncio.ensure_future(self._fetch_cold(cold, wanted, bytes_max, bytes_min, wait_ms_max))
+            return asyncio.ensure_future(self._fetch_cold(cold, wanted, bytes_max, bytes_min, wait_ms_max, follower))
+        if follower is not None:
+            self.partition_replication.note_follower(follower, wanted, fetched)
         if wait_ms_max <= 0 or not wanted or is_satisfied(fetched, bytes_min):
             return fetched
         operation = DelayedFetch(
@@ -452,10 +456,18 @@ class ReplicaManager:
         bytes_max: int,
         bytes_min: int,
         wait_ms_max: int,
+        follower: FetchingFollower | None,
     ) -> Fetched:
         assert self._read_ahead is not None
         await warm(cold, self._read_ahead)
-        fetched = self.fetch(wanted, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max, may_wait=True)
+        fetched = self.fetch(
+            wanted,
+            bytes_max=bytes_max,
+            bytes_min=bytes_min,
+            wait_ms_max=wait_ms_max,
+            may_wait=True,
+            follower=follower,
+        )
         return fetched if isinstance(fetched, list) else await fetched
 
     def cannot_read(self, records: RecordSlice, error: OSError) -> None:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from headwater.logtier.handlers.cold_records import Warming, warm_up
+from headwater.logtier.handlers.cold_records import Reader, Warming, warm_up
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol import messages
@@ -16,6 +16,7 @@ from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.fetch_response import (
     FIRST_VERSION_WITH_TOPIC_IDS,
     FetchedPartition,
+    TaggedPartition,
     encode_fetch_response,
 )
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -27,7 +28,7 @@ from headwater.logtier.replication.fetch_session import (
     FetchSession,
     PartitionKey,
 )
-from headwater.logtier.replication.partition_reads import Fetched, FetchPartition
+from headwater.logtier.replication.partition_reads import Fetched, FetchingFollower, FetchPartition
 from headwater.logtier.runtime.metrics import TopicTraffic
 from headwater.logtier.runtime.network import Part
 from headwater.logtier.security.operations import AclOperation, ResourceType
@@ -42,6 +43,11 @@ FIRST_VERSION_WITH_ZSTD = 10
 READ_COMMITTED = 1
 #: The replica id of a consumer.
 CONSUMER = -1
+_NO_BROKER_EPOCH = -1
+
+#: First version in which consumers are told the leader (KIP-951).
+FIRST_VERSION_WITH_LEADER = 16
+_ERRORS_WITH_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 #: Encodes the response of a fetch.
 _Respond = Callable[[Fetched], list[Part]]
@@ -144,8 +150,16 @@ def _fetch(
     session_id: int = NO_SESSION,
 ) -> list[Part] | asyncio.Future[list[Part]]:
     services = context.services
+    reader = context.reader
+    follower: FetchingFollower | None = None
     bytes_max = min(request.max_bytes, services.metadata.config.fetch_max_bytes)
-    if services.quotas.is_active and _replica_id(request) == CONSUMER:
+    if wanted and wanted[0].is_of_replica:
+        follower = _follower(request)
+        if _is_stale(follower, services.metadata.image):
+            return _refuse(ErrorCode.stale_broker_epoch, context)
+        # The sender of cold records runs only when nothing else does: a follower must keep up.
+        reader = None
+    elif services.quotas.is_active and _replica_id(request) == CONSUMER:
         bytes_max = services.quotas.fetch_bytes_max(context.user, context.client_id or "", bytes_max)
         respond = _throttling(respond, session_id, context)
     fetched = services.replica_manager.fetch(
@@ -153,11 +167,12 @@ def _fetch(
         bytes_max=bytes_max,
         bytes_min=min(request.min_bytes, bytes_max),
         wait_ms_max=messages.milliseconds(request.max_wait),
+        follower=follower,
     )
     if isinstance(fetched, list):
-        warm = warm_up(fetched, context.services.read_ahead, context.reader)
+        warm = warm_up(fetched, context.services.read_ahead, reader)
         return respond(fetched) if warm is None else _when_warm(warm, fetched, respond, context)
-    return _when_there(fetched, respond, context)
+    return _when_there(fetched, respond, context, reader)
 
 
 def _is_by_id(context: RequestContext) -> bool:
@@ -169,6 +184,18 @@ def _replica_id(request: Any) -> int:
     replica_id: int = getattr(request, "replica_id", CONSUMER)
     state = getattr(request, "replica_state", None)
     return replica_id if state is None else state.replica_id
+
+
+def _follower(request: Any) -> FetchingFollower:
+    """Return the broker of a replica's request; its epoch is known from version 15 on (KIP-903)."""
+    state = getattr(request, "replica_state", None)
+    return FetchingFollower(_replica_id(request), _NO_BROKER_EPOCH if state is None else state.replica_epoch)
+
+
+def _is_stale(follower: FetchingFollower, image: MetadataImage) -> bool:
+    """Whether the request comes from a process of the broker before its present registration."""
+    registration = image.registrations.get(follower.broker_id)
+    return registration is not None and _NO_BROKER_EPOCH < follower.broker_epoch < registration.epoch
 
 
 def _is_read_committed(request: Any) -> bool:
@@ -210,7 +237,16 @@ def _wanted(request: Any, context: RequestContext) -> list[tuple[PartitionKey, F
                     ),
                 )
             )
+            if is_of_replica:
+                wanted[-1] = (key, index), _of_follower(wanted[-1][1], partition)
     return wanted
+
+
+def _of_follower(wanted: FetchPartition, partition: Any) -> FetchPartition:
+    return wanted._replace(
+        last_fetched_epoch=getattr(partition, "last_fetched_epoch", -1),
+        follower_start_offset=getattr(partition, "log_start_offset", -1),
+    )
 
 
 def _forgotten(request: Any) -> Iterator[PartitionKey]:
@@ -299,7 +335,7 @@ def _readable(fetched: Fetched, warm: Warming, context: RequestContext) -> Fetch
 
 
 def _when_there(
-    fetched: asyncio.Future[Fetched], respond: _Respond, context: RequestContext
+    fetched: asyncio.Future[Fetched], respond: _Respond, context: RequestContext, reader: Reader | None
 ) -> asyncio.Future[list[Part]]:
     """Return a future of the response; cancelling it, when the client disconnects, cancels the fetch."""
     response: asyncio.Future[list[Part]] = fetched.get_loop().create_future()
@@ -309,7 +345,7 @@ def _when_there(
             return
         try:
             found = done.result()
-            warm = warm_up(found, context.services.read_ahead, context.reader)
+            warm = warm_up(found, context.services.read_ahead, reader)
         except Exception as error:  # noqa: BLE001 (the error belongs to the response)
             response.set_exception(error)
             return
@@ -332,6 +368,21 @@ def _answer(response: asyncio.Future[list[Part]], respond: _Respond, fetched: Fe
         response.set_exception(error)
 
 
+def _with_leader(partition: FetchedPartition, wanted: FetchPartition, image: MetadataImage) -> FetchedPartition:
+    """Add the leader in the metadata, which a client with older metadata may ask next."""
+    topic, index = wanted.topic_partition
+    known = image.topic(topic)
+    if known is None or index >= len(known.partitions):
+        return partition
+    state = known.partitions[index]
+    return TaggedPartition(
+        index,
+        partition.error_code,
+        log_start_offset=partition.log_start_offset,
+        current_leader=(state.leader, state.leader_epoch),
+    )
+
+
 def _refuse(error_code: ErrorCode, context: RequestContext) -> list[Part]:
     """Reject a whole request; the client begins a new session."""
     return encode_fetch_response(context.api_version, context.correlation_id, (), error_code=error_code)
@@ -349,15 +400,17 @@ def _encode(
             topics.append((*topic, []))
             last_topic = topic
             traffic = context.services.metrics.topics.get(topic[0])
-        topics[-1][2].append(partition)
         if partition.error_code:
             context.note_error(partition.error_code)
+            if partition.error_code in _ERRORS_WITH_LEADER and context.api_version >= FIRST_VERSION_WITH_LEADER:
+                partition = _with_leader(partition, each, context.services.metadata.image)
             if traffic is not None:
                 traffic.failed_fetches += 1
-        elif partition.size:
+        elif partition.size and not each.is_of_replica:
             if traffic is None:
                 traffic = context.services.metrics.traffic(topic[0])
             traffic.bytes_out += partition.size
+        topics[-1][2].append(partition)
     return encode_fetch_response(
         context.api_version,
         context.correlation_id,

@@ -14,6 +14,10 @@ class FakeEpochs:
     def __init__(self, *starts: tuple[int, int]) -> None:
         self.starts = list(starts)
 
+    @property
+    def latest(self) -> int:
+        return self.starts[-1][0] if self.starts else -1
+
     def end_offset_for(self, leader_epoch: int, log_end_offset: int, /) -> tuple[int, int]:
         following = bisect_right([epoch for epoch, _ in self.starts], leader_epoch)
         if not following:
