@@ -16,7 +16,7 @@ from headwater.logtier.handlers.context import Services
 from headwater.logtier.handlers.dispatcher import Dispatcher
 from headwater.logtier.handlers.quotas.configured_quotas import configured_quotas
 from headwater.logtier.handlers.records import produce
-from headwater.logtier.handlers.registry import HANDLERS, advertised_versions
+from headwater.logtier.handlers.registry import BETWEEN_BROKERS, HANDLERS, advertised_versions
 from headwater.logtier.log.cleaning.cleaner import LogCleaner
 from headwater.logtier.log.durability import Post
 from headwater.logtier.log.log_manager import LogManager
@@ -219,7 +219,7 @@ def _open_listeners(config: BrokerConfig, machine: Machine, services: Services, 
         config,
         machine.network(cold_sender),
         machine.clock,
-        Dispatcher(services, HANDLERS).dispatch,
+        Dispatcher(services, HANDLERS, BETWEEN_BROKERS).dispatch,
         users,
         host_wait_ms=services.quotas.record_connection,
         cannot_read=services.replica_manager.cannot_read,

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig, Endpoint
 from headwater.logtier.controller.acl_state import AclDeletion, plan_create_acls, plan_delete_acls
+from headwater.logtier.controller.alter_partition import AlterationResult, PartitionAlteration, plan_alter_partitions
 from headwater.logtier.controller.commands import (
     ConfigChange,
     ConfigResult,
@@ -19,6 +20,7 @@ from headwater.logtier.controller.commands import (
 )
 from headwater.logtier.controller.config_state import plan_alter_configs
 from headwater.logtier.controller.elections import plan_departure, plan_registration
+from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
 from headwater.logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
@@ -45,6 +47,7 @@ from headwater.logtier.metadata.store import (
     NodeExistsError,
     NoNodeError,
     Operation,
+    SessionState,
     SetData,
     StoreUnavailableError,
     split_operations,
@@ -94,6 +97,10 @@ class Controller:
         self._epoch_version = ANY_VERSION
         self._elected = False
         self._depositions = 0
+        #: `_depositions` when the running command began: what it has planned holds for this office only.
+        self._depositions_before = 0
+        #: Epochs of the brokers that want to shut down: they are not elected, and join no ISR (KIP-841).
+        self._shutting_down: dict[int, int] = {}
         self.producer_ids = ProducerIds(self.allocate_producer_ids)
 
     @property
@@ -334,6 +341,34 @@ class Controller:
             validate_only=validate_only,
         )
 
+    async def alter_partitions(
+        self, sender: int, broker_epoch: int, alterations: Sequence[PartitionAlteration]
+    ) -> list[AlterationResult]:
+        """Change ISRs of partitions as their leader asks; one result for each alteration, in the same order.
+
+        Raises:
+            KafkaError: not_controller; stale_broker_epoch, if the sender is not the broker that is registered.
+        """
+
+        async def alter() -> list[AlterationResult]:
+            image = self._cache.image
+            self._check_broker_epoch(image, sender, broker_epoch)
+            members = LiveBrokers(image, self._shutting_down)
+            plan = plan_alter_partitions(image, sender, alterations, self._min_isr, members)
+            await self._write_in_parts(plan.operations)
+            return plan.results
+
+        return await self._command(alter)
+
+    @staticmethod
+    def _check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
+        known = image.brokers.get(broker_id)
+        if known is None or known.epoch != broker_epoch:
+            present = "not registered" if known is None else f"registered in epoch {known.epoch}"
+            raise KafkaError(
+                ErrorCode.stale_broker_epoch, f"Broker {broker_id} of epoch {broker_epoch} asks, but it is {present}."
+            )
+
     async def allocate_producer_ids(self, count: int = PRODUCER_IDS_PER_BLOCK) -> range:
         """Return a durably allocated block of producer ids, which overlaps no other block."""
 
@@ -400,8 +435,14 @@ class Controller:
             async with self._turn:
                 if not self._elected:
                     raise KafkaError(ErrorCode.not_controller, "This broker is not the controller.")
+                self._depositions_before = self._depositions
                 return await run()
         except StoreUnavailableError as error:
+            if self._store.state is not SessionState.CONNECTED or self._depositions != self._depositions_before:
+                # Whether the change took effect is in the list that the next controller reads.
+                raise KafkaError(
+                    ErrorCode.not_controller, f"This broker is no longer the controller: {error}"
+                ) from error
             log.error("a change of metadata failed: %s", error)
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         except OSError as error:
@@ -418,6 +459,9 @@ class Controller:
 
     async def _write(self, operations: Sequence[Operation]) -> None:
         """Execute operations, fenced, and wait until this broker has applied them."""
+        if self._depositions != self._depositions_before:
+            # Even if this broker has been elected again: another one may have changed what the command planned with.
+            raise KafkaError(ErrorCode.not_controller, "This broker was not the controller all the time.")
         try:
             number = await self._store.append([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
         except BadVersionError as error:

@@ -62,6 +62,8 @@ class Services:
     #: Not active until a client has a quota.
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
+    #: Name of the listener that serves the APIs between brokers; None on a single node, which serves none of them.
+    inter_broker_listener: str | None = None
     #: Slow work on the records of produce requests.
     record_work: ClientWork = field(default_factory=lambda: ClientWork("records", RECORD_THREADS_MAX))
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import iscoroutinefunction
 from time import perf_counter, thread_time_ns
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from headwater.logtier.handlers.cluster import api_versions
@@ -46,6 +46,12 @@ class _Route(NamedTuple):
     slice_rules: tuple[SliceRule, ...]
 
 
+def _route(api_key: int, handler: ModuleType) -> _Route:
+    first, last = handler.VERSIONS
+    rules = SLICE_RULES.get(messages.api_name(api_key), ())
+    return _Route(handler, first, last, iscoroutinefunction(handler.handle), rules)
+
+
 class Dispatcher:
     """Calls the handler of each request.
 
@@ -53,18 +59,16 @@ class Dispatcher:
         ProtocolViolationError: The connection must be closed; the message is its log line.
     """
 
-    def __init__(self, services: Services, handlers: Mapping[int, ModuleType]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        handlers: Mapping[int, ModuleType],
+        between_brokers: Mapping[int, ModuleType] = MappingProxyType({}),
+    ) -> None:
+        """`between_brokers` are the handlers that are served on the inter-broker listener only."""
         self._services = services
-        self._routes = {
-            key: _Route(
-                handler,
-                handler.VERSIONS[0],
-                handler.VERSIONS[1],
-                iscoroutinefunction(handler.handle),
-                SLICE_RULES.get(messages.api_name(key), ()),
-            )
-            for key, handler in handlers.items()
-        }
+        self._routes = {key: _route(key, handler) for key, handler in handlers.items()}
+        self._routes_between_brokers = {key: _route(key, handler) for key, handler in between_brokers.items()}
         self._long_requests = FairTurns(LONG_REQUESTS_MAX)
         #: Long requests share one thread, so that the event loop gets every second turn of Python's lock.
         self._thread_turn = FairTurns(1)
@@ -80,9 +84,7 @@ class Dispatcher:
         api_key, api_version, correlation_id, client_id, _ = header
         route = self._routes.get(api_key)
         if route is None:
-            raise ProtocolViolationError(
-                f"{messages.api_name(api_key)} (client {shown(str(client_id))}) is not supported by this broker"
-            )
+            route = self._route_between_brokers(header, connection)
         handler, first, last, is_asynchronous, slice_rules = route
         if not first <= api_version <= last:
             return self._unsupported_version(header, handler)
@@ -149,6 +151,15 @@ class Dispatcher:
         context.count_answer(context.answer_errors, perf_counter())
         answer: Response = result
         return answer
+
+    def _route_between_brokers(self, header: messages.RequestHeader, connection: ClientConnection) -> _Route:
+        route = self._routes_between_brokers.get(header.api_key)
+        if route is None or connection.listener.name != self._services.inter_broker_listener:
+            raise ProtocolViolationError(
+                f"{messages.api_name(header.api_key)} (client {shown(str(header.client_id))}) is not supported by this "
+                "broker"
+            )
+        return route
 
     async def _handle_later(
         self, handler: ModuleType, request: Any, context: RequestContext, *, is_long: bool = False
