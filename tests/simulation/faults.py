@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from tests.simulation.clients import CLIENTS
 from tests.simulation.history import History
 from tests.simulation.node import DATA, SimulatedNode
 from tests.simulation.virtual_loop import START_S
@@ -102,10 +103,11 @@ class NodeFaults:
             self._node.current.network.reset_connections(fault.draw)
 
     async def _cut(self, fault: Fault) -> None:
-        if (cut := self._node.current) is not None:
-            cut.network.cut("to_server" if fault.draw < 0.5 else "to_client")
-            await asyncio.sleep(fault.duration_s)
-            cut.network.heal()
+        hosts = (CLIENTS, self._node.name) if fault.draw < 0.5 else (self._node.name, CLIENTS)
+        route = self._node.cables.route(*hosts)
+        route.is_cut = True
+        await asyncio.sleep(fault.duration_s)
+        route.heal()
 
     async def _fail_disk(self, fault: Fault) -> None:
         self._node.file_system.failing = DATA

@@ -26,16 +26,20 @@ class Inode:
     The device holds `data[:synced]`, then `old_tail`: what stood there before a truncation that was not synced.
     """
 
-    __slots__ = ("data", "modified_ms", "old_tail", "synced", "syncs")
+    __slots__ = ("cuts", "data", "modified_ms", "old_tail", "synced", "syncs")
 
     def __init__(self, now_ms: int) -> None:
         self.data = bytearray()
+        #: How often bytes were taken away.
+        self.cuts = 0
         self.modified_ms = now_ms
         self.synced = 0
         self.old_tail = b""
         self.syncs: list[Sync] = []
 
     def truncate(self, size: int) -> None:
+        if size < len(self.data):
+            self.cuts += 1
         if size < self.synced:
             self.old_tail = bytes(self.data[size : self.synced]) + self.old_tail
             self.synced = size

@@ -8,12 +8,12 @@ import random
 from datetime import timedelta
 from typing import Any
 
+from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
-from tests.simulation.clients import RETRIABLE, RETRY_S, Worker
+from tests.simulation.clients import RETRIABLE, RETRY_S, Brokers, Worker
 from tests.simulation.history import History, InvariantError
-from tests.simulation.node import SimulatedNode
 
 GROUP = "shared"
 _PROTOCOL = "all"
@@ -30,14 +30,10 @@ class Member(Worker):
     """One member; its leader gives each partition to one member."""
 
     def __init__(
-        self,
-        name: str,
-        node: SimulatedNode,
-        history: History,
-        chance: random.Random,
-        partitions: list[TopicPartition],
+        self, name: str, brokers: Brokers, history: History, chance: random.Random, partitions: list[TopicPartition]
     ) -> None:
-        super().__init__(name, node, history, chance, partitions)
+        super().__init__(name, brokers, history, chance, partitions)
+        self._coordinator: str | None = None
         self._member_id = ""
         self._generation = -1
 
@@ -48,7 +44,13 @@ class Member(Worker):
                 await (self._join() if self._generation < 0 else self._heartbeat())
             except ConnectionError as error:
                 self.note("lost", "member", type(error).__name__)
+                self._coordinator = None
                 await asyncio.sleep(self.chance.uniform(*RETRY_S))
+
+    async def _ask_coordinator(self, request: Request[Any]) -> Any:
+        if self._coordinator is None:
+            self._coordinator = await self.coordinator(GROUP)
+        return await self.ask(request, self._coordinator)
 
     async def _join(self) -> None:
         losses = self.history.losses
@@ -61,7 +63,7 @@ class Member(Worker):
             "protocol_type": "consumer",
             "protocols": ({"name": _PROTOCOL, "metadata": self.name.encode()},),
         }
-        joined: Any = await self.ask(kio_request(ApiKey.JOIN_GROUP, _JOIN, values))
+        joined: Any = await self._ask_coordinator(kio_request(ApiKey.JOIN_GROUP, _JOIN, values))
         code = int(joined.error_code)
         if code:
             await self._refused("join", code, str(joined.member_id))
@@ -82,7 +84,7 @@ class Member(Worker):
             "protocol_name": _PROTOCOL,
             "assignments": shares if joined.leader == self._member_id else (),
         }
-        synced: Any = await self.ask(kio_request(ApiKey.SYNC_GROUP, _SYNC, values))
+        synced: Any = await self._ask_coordinator(kio_request(ApiKey.SYNC_GROUP, _SYNC, values))
         if synced.error_code:
             await self._refused("sync", int(synced.error_code), "")
             return
@@ -100,7 +102,7 @@ class Member(Worker):
             "member_id": self._member_id,
             "group_instance_id": None,
         }
-        answer: Any = await self.ask(kio_request(ApiKey.HEARTBEAT, _HEARTBEAT, values))
+        answer: Any = await self._ask_coordinator(kio_request(ApiKey.HEARTBEAT, _HEARTBEAT, values))
         if answer.error_code:
             await self._refused("heartbeat", int(answer.error_code), "")
 
@@ -115,6 +117,5 @@ class Member(Worker):
         elif code not in RETRIABLE:
             raise InvariantError(f"{self.name}: {what} was refused: {ErrorCode(code).name}")
         elif code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
-            values = {"key": GROUP, "key_type": 0}
-            await self.ask(kio_request(ApiKey.FIND_COORDINATOR, 3, values))
+            self._coordinator = None
         await asyncio.sleep(self.chance.uniform(*RETRY_S))

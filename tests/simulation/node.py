@@ -12,12 +12,16 @@ from typing import Any
 from headwater.logtier.broker import Broker, BrokerStartError
 from headwater.logtier.broker_stages import BrokerParts
 from headwater.logtier.config import BrokerConfig
-from headwater.logtier.machine import Machine
+from headwater.logtier.machine import Machine, local_store
+from headwater.logtier.metadata.change_list import OrderedMetadataStore
+from headwater.logtier.metadata.shared_store import SharedMetadataStore
+from headwater.logtier.runtime.disk import Disk
 from headwater.logtier.runtime.read_ahead import ReadAhead, Slice
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import SimulatedDisk
-from tests.simulation.simulated_network import SimulatedNetwork
+from tests.simulation.simulated_network import Cables, SimulatedNetwork
 from tests.simulation.virtual_loop import PROCESS, START_S, Process, VirtualLoop
+from tests.simulation.zookeeper_model import ZooKeeperModel
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +31,8 @@ PORT = 9092
 START_MS = 1_700_000_000_000
 #: Pause before another start of a broker that could not start, or whose disk failed.
 RESTART_S = 0.5
+#: Session timeout at ZooKeeper.
+SESSION_MS = 6_000
 #: Interval at which the end of a process is noticed.
 POLL_S = 0.01
 
@@ -62,7 +68,9 @@ class Incarnation:
         self.number = number
         self.process = Process(f"{node.name}#{number}")
         chance = random.Random(node.chance.random())
-        self.network = SimulatedNetwork(node.name, self.process, random.Random(chance.random()), node.file_system)
+        self.network = SimulatedNetwork(
+            node.cables, node.name, self.process, random.Random(chance.random()), node.file_system
+        )
         self.disk = SimulatedDisk(node.file_system, node.clock, random.Random(chance.random()), node.on_write)
         self.broker = Broker(
             node.config,
@@ -72,7 +80,9 @@ class Incarnation:
                 random_bytes=random.Random(chance.random()).randbytes,
                 disk=self.disk,
                 network=lambda _: self.network,
+                outgoing=self.network,
                 read_ahead=AlwaysInMemory,
+                metadata_store=node.open_store,
             ),
         )
         self.context = Context()
@@ -97,9 +107,19 @@ class SimulatedNode:
     """
 
     def __init__(
-        self, loop: VirtualLoop, name: str, node_id: int, chance: random.Random, properties: Mapping[str, object]
+        self,
+        loop: VirtualLoop,
+        cables: Cables,
+        node_id: int,
+        chance: random.Random,
+        properties: Mapping[str, object],
+        zookeeper: ZooKeeperModel | None = None,
     ) -> None:
-        self.name = name
+        """`zookeeper` holds the metadata of a cluster; without it the node is one of its own."""
+        self.name = name = f"broker-{node_id}"
+        self.node_id = node_id
+        self.cables = cables
+        self.zookeeper = zookeeper
         self.chance = chance
         self.clock = SimulatedClock(loop)
         self.file_system = FileSystem(random.Random(chance.random()))
@@ -112,6 +132,12 @@ class SimulatedNode:
         self.on_write: Callable[[str], None] = lambda _: None
         self.on_serving: Callable[[Incarnation], None] = lambda _: None
         self._loop = loop
+
+    def open_store(self, config: BrokerConfig, disk: Disk, on_failure: Callable[[str], None]) -> OrderedMetadataStore:
+        """Create the metadata store of a broker: its client of ZooKeeper, or its own files."""
+        if self.zookeeper is None:
+            return local_store(config, disk, on_failure)
+        return SharedMetadataStore(self.zookeeper.store(self.name, SESSION_MS))
 
     @property
     def serving(self) -> Incarnation | None:
@@ -148,6 +174,7 @@ class SimulatedNode:
             return
         self.on_serving(incarnation)
         incarnation.is_serving = True
+        incarnation.network.open()
         failed = incarnation.spawn(incarnation.broker.failed())
         while not incarnation.process.is_dead:
             if failed.done():
@@ -167,6 +194,8 @@ class SimulatedNode:
         incarnation.disk.cut()
         incarnation.network.end(silently=silently)
         incarnation.process.kill()
+        if self.zookeeper is not None:
+            self.zookeeper.crash(self.name)
         incarnation.is_serving = False
         incarnation.tasks = asyncio.all_tasks(self._loop)
 

@@ -11,11 +11,14 @@ from typing import Any
 
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.simulation.checker import NodeChecker
-from tests.simulation.clients import Client, Consumer, Producer, create_topic
+from tests.simulation.clients import CLIENTS, CLIENTS_ADDRESS, Brokers, Client, create_topic
+from tests.simulation.consumers import Consumer
 from tests.simulation.faults import KINDS, Fault, NodeFaults, draw_faults
 from tests.simulation.history import History
 from tests.simulation.members import Member
 from tests.simulation.node import SimulatedNode
+from tests.simulation.producers import Producer
+from tests.simulation.simulated_network import Cables, SimulatedNetwork
 from tests.simulation.virtual_loop import VirtualLoop, drop
 
 TOPIC = "flights"
@@ -63,15 +66,20 @@ class _Run:
             "log.index.interval.bytes": 500,
             **flush,
         }
-        node = SimulatedNode(self.loop, "broker-1", 1, random.Random(self.chance.random()), properties)
+        cables = Cables(self._draw())
+        node = SimulatedNode(self.loop, cables, 1, self._draw(), properties)
+        clients_network = SimulatedNetwork(cables, CLIENTS, None, self._draw(), address=CLIENTS_ADDRESS)
+        brokers = Brokers(clients_network, [node.name])
         checker = NodeChecker(self.loop, node, self.history)
         running = [asyncio.create_task(node.keep_running())]
         running.append(asyncio.create_task(checker.check_periodically(CHECK_INTERVAL_S)))
-        await create_topic(Client("admin", node, self.history, random.Random(1)), TOPIC, len(PARTITIONS), {})
+        await create_topic(Client("admin", brokers, self.history, random.Random(1)), TOPIC, len(PARTITIONS), {})
         numbers = itertools.count()
-        producers = [Producer(f"p{i}", node, self.history, self._draw(), PARTITIONS, numbers) for i in range(PRODUCERS)]
-        consumers = [Consumer(f"c{i}", node, self.history, self._draw(), PARTITIONS) for i in range(CONSUMERS)]
-        members = [Member(f"m{i}", node, self.history, self._draw(), PARTITIONS) for i in range(MEMBERS)]
+        producers = [
+            Producer(f"p{i}", brokers, self.history, self._draw(), PARTITIONS, numbers) for i in range(PRODUCERS)
+        ]
+        consumers = [Consumer(f"c{i}", brokers, self.history, self._draw(), PARTITIONS) for i in range(CONSUMERS)]
+        members = [Member(f"m{i}", brokers, self.history, self._draw(), PARTITIONS) for i in range(MEMBERS)]
         workers: list[Producer | Consumer | Member] = [*producers, *consumers, *members]
         clients = [asyncio.create_task(worker.run()) for worker in workers]
         faults = asyncio.create_task(NodeFaults(node, self.history).apply(self.faults))

@@ -1,4 +1,4 @@
-"""A network in memory: connections with delays, which can be lost or cut in one direction."""
+"""Networks in memory: the cables between hosts, and what one process holds of them."""
 
 from __future__ import annotations
 
@@ -6,234 +6,193 @@ import asyncio
 import errno
 import random
 import ssl
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, TypeVar
 
-from headwater.logtier.client.connection import BrokerConnection, Request
-from headwater.logtier.runtime.streams import FileSlice, Part, StreamHandler
+from headwater.logtier.runtime.streams import StreamHandler
+from tests.simulation.file_system import FileSystem
 from tests.simulation.virtual_loop import PROCESS, Process
+from tests.simulation.wires import Item, Route, SimulatedStream, Wire
 
-if TYPE_CHECKING:
-    from tests.simulation.file_system import FileSystem
-
-#: Time that bytes travel, in seconds.
-LATENCY_S = (0.000_1, 0.002)
-
-Answer = TypeVar("Answer")
+#: Interval at which a connection to a silent machine is tried again.
+SYN_INTERVAL_S = 0.5
+#: Attempts before a connection counts as impossible; Linux gives up after minutes, as no caller waits.
+SYNS_MAX = 60
 
 
-class Wire:
-    """One direction of a connection: bytes arrive in order, each part after its delay.
+class Cables:
+    """The hosts, which of them are up, and the routes between them.
 
-    A cut wire holds what is sent, as TCP does, which sends it again until the cut heals.
+    Invariant: faults belong to a route, whichever processes run at its ends, and hold for connections made later.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, chance: random.Random, context: Context) -> None:
-        self._loop = loop
+    def __init__(self, chance: random.Random) -> None:
+        self._loop = asyncio.get_running_loop()
         self._chance = chance
-        #: Arrivals belong to the receiving process, which may be frozen or dead.
-        self._context = context
-        self._free_from_s = 0.0
-        self._held: list[bytes | None] = []
-        self.is_cut = False
-        self.receive: Callable[[bytes | None], None] = lambda _: None
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._powered: dict[str, bool] = {}
+        self._networks: dict[str, SimulatedNetwork] = {}
+        self.kernel = Context()
 
-    def send(self, data: bytes | None) -> None:
-        """Send bytes; None is the end of the connection."""
-        if self.is_cut:
-            self._held.append(data)
-            return
-        due_s = max(self._free_from_s, self._loop.time() + self._chance.uniform(*LATENCY_S))
-        self._free_from_s = due_s
-        self._loop.call_at(due_s, self._arrive, data, context=self._context)
+    def route(self, source: str, target: str) -> Route:
+        found = self._routes.get((source, target))
+        if found is None:
+            found = self._routes[source, target] = Route(self._loop, self._chance)
+        return found
 
-    def _arrive(self, data: bytes | None) -> None:
-        self.receive(data)
+    def plug_in(self, network: SimulatedNetwork) -> None:
+        """A process has the host's ports from now on."""
+        self._networks[network.host] = network
+        self._powered[network.host] = True
 
-    def heal(self) -> None:
-        self.is_cut = False
-        held, self._held = self._held, []
-        for data in held:
-            self.send(data)
+    def unplug(self, network: SimulatedNetwork, *, is_powered: bool) -> None:
+        """The process is gone; without power the host answers nothing."""
+        if self._networks.get(network.host) is network:
+            del self._networks[network.host]
+            self._powered[network.host] = is_powered
 
+    def is_powered(self, host: str) -> bool:
+        return self._powered.get(host, False)
 
-class ServerStream:
-    """The broker's end of a connection."""
-
-    def __init__(self, host: str, handler: StreamHandler, to_client: Wire, file_system: FileSystem) -> None:
-        self.peer_host = host
-        self._handler = handler
-        self._to_client = to_client
-        self._file_system = file_system
-        self._received: deque[memoryview] = deque()
-        self._is_paused = False
-        self._is_closed = False
-        self._is_delivering = False
-
-    @property
-    def is_writing(self) -> bool:
-        return False
-
-    @property
-    def unsent_bytes(self) -> int:
-        return 0
-
-    def sends_cold(self) -> bool:
-        return False
-
-    def write(self, parts: Sequence[Part]) -> None:
-        """Send all parts: the socket has room for everything."""
-        if not self._is_closed:
-            self._to_client.send(b"".join(map(self._bytes, parts)))
-
-    def _bytes(self, part: Part) -> bytes:
-        if isinstance(part, FileSlice):
-            data = self._file_system.read(part.fileno, part.position, part.size)
-            assert len(data) == part.size, "the file is shorter than the slice that is sent"
-            return data
-        return bytes(part)
-
-    def pause_reading(self) -> None:
-        self._is_paused = True
-
-    def resume_reading(self) -> None:
-        self._is_paused = False
-        self._deliver()
-
-    def close(self) -> None:
-        self._lose(None)
-        self._to_client.send(None)
-
-    def receive(self, data: bytes | None) -> None:
-        """Hand bytes of the client to the handler; None ends the connection."""
-        if data is None:
-            self._lose(None)
-        elif not self._is_closed:
-            self._received.append(memoryview(data))
-            self._deliver()
-
-    def reset(self) -> None:
-        self._lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
-
-    def _lose(self, error: OSError | None) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._received.clear()
-            self._handler.connection_lost(error)
-
-    def _deliver(self) -> None:
-        if self._is_delivering:
-            return
-        self._is_delivering = True
+    async def connect(self, source: SimulatedNetwork, host: str, port: int, handler: StreamHandler) -> SimulatedStream:
+        """Connect a process to a port."""
+        there, back = self.route(source.host, host), self.route(host, source.host)
+        for _ in range(SYNS_MAX):
+            await there.crossed()
+            if self.is_powered(host):
+                break
+            await asyncio.sleep(SYN_INTERVAL_S)
+        else:
+            raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+        target = self._networks.get(host)
+        listener = None if target is None else target.listeners.get(port)
+        if target is None or listener is None:
+            await back.crossed()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        to_server = Wire(self._loop, there, self.kernel)
+        to_client = Wire(self._loop, back, self.kernel)
+        accepted = listener.connected(source.address, to_server, to_client)
         try:
-            while self._received and not self._is_paused and not self._is_closed:
-                data = self._received.popleft()
-                buffer = self._handler.get_buffer()
-                size = min(len(buffer), len(data))
-                buffer[:size] = data[:size]
-                if size < len(data):
-                    self._received.appendleft(data[size:])
-                self._handler.buffer_updated(size)
-        finally:
-            self._is_delivering = False
+            await back.crossed()
+        except BaseException:
+            to_server.send(None)
+            raise
+        stream = source.stream(host, handler, to_server)
+        to_client.arrive = stream.arrived
+        pair = (stream, accepted)
+        source.add(pair)
+        target.add(pair)
+        handler.connection_made(stream)
+        return stream
+
+
+class Accepted:
+    """The server's end of a connection: what arrives before the listener accepts it waits."""
+
+    def __init__(self, network: SimulatedNetwork, to_server: Wire, to_client: Wire) -> None:
+        self.network = network
+        self.stream: SimulatedStream | None = None
+        self._to_server = to_server
+        self._to_client = to_client
+        self._waiting: list[Item] = []
+        to_server.arrive = self._arrived
+
+    def _arrived(self, item: Item) -> None:
+        if self.stream is None:
+            self._waiting.append(item)
+        else:
+            self.stream.arrived(item)
+
+    def accept(self, stream: SimulatedStream) -> None:
+        self.stream = stream
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
+            stream.arrived(item)
+
+    def end(self, *, silently: bool) -> None:
+        """The process is gone."""
+        if self.stream is not None:
+            self.stream.end(silently=silently)
+            return
+        self._to_server.arrive = lambda _: None
+        if not silently:
+            self._to_client.send(None)
 
 
 class _SimulatedListener:
     def __init__(self, network: SimulatedNetwork, port: int, make_handler: Callable[[], StreamHandler]) -> None:
         self.host = network.host
         self.port = port
-        self.make_handler = make_handler
-        self.is_accepting = False
+        self._make_handler = make_handler
         self._network = network
+        self._is_accepting = False
+        self._backlog: list[Callable[[], None]] = []
+
+    def connected(self, client: str, to_server: Wire, to_client: Wire) -> Accepted:
+        """The kernel has made a connection; the process accepts it in its own time."""
+        accepted = Accepted(self._network, to_server, to_client)
+
+        def accept() -> None:
+            handler = self._make_handler()
+            stream = self._network.stream(client, handler, to_client)
+            accepted.accept(stream)
+            handler.connection_made(stream)
+
+        if self._is_accepting and self._network.is_open:
+            self._network.soon(accept)
+        else:
+            self._backlog.append(accept)
+        return accepted
 
     def accept(self) -> None:
-        self.is_accepting = True
+        self._is_accepting = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Accept what waits."""
+        if self._is_accepting and self._network.is_open:
+            backlog, self._backlog = self._backlog, []
+            for accept in backlog:
+                self._network.soon(accept)
 
     def pause(self, pause_s: float) -> None:
-        self.is_accepting = False
+        self._is_accepting = False
         asyncio.get_running_loop().call_later(pause_s, self.accept)
 
     def close(self) -> None:
         self._network.listeners.pop(self.port, None)
 
 
-class ClientConnection:
-    """A client's end: the sans-IO core of the raw client over a wire."""
-
-    def __init__(self, client_id: str, to_server: Wire) -> None:
-        self._core = BrokerConnection(client_id)
-        self._to_server = to_server
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self.is_lost = False
-
-    async def request(self, request: Request[Answer], timeout_s: float) -> Answer:
-        """Send a request and return its response.
-
-        Raises:
-            ConnectionError: The connection was lost, or there was no response in time: what the request did is unknown.
-        """
-        if self.is_lost:
-            raise ConnectionResetError
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        correlation_id, frame = self._core.send(request)
-        self._waiting[correlation_id] = future
-        self._to_server.send(frame)
-        try:
-            return await asyncio.wait_for(future, timeout_s)
-        except TimeoutError:
-            self.close()
-            raise ConnectionAbortedError("no response in time") from None
-
-    def receive(self, data: bytes | None) -> None:
-        if data is None:
-            self.lose()
-        elif not self.is_lost:
-            self._take(memoryview(data))
-
-    def _take(self, data: memoryview) -> None:
-        while data:
-            buffer = self._core.get_buffer()
-            size = min(len(buffer), len(data))
-            buffer[:size] = data[:size]
-            data = data[size:]
-            response = self._core.buffer_updated(size)
-            if response is not None:
-                future = self._waiting.pop(response.correlation_id)
-                if not future.done():
-                    future.set_result(response.value)
-
-    def lose(self) -> None:
-        self.is_lost = True
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(ConnectionResetError("the connection was lost"))
-
-    def close(self) -> None:
-        if not self.is_lost:
-            self.lose()
-            self._to_server.send(None)
-
-
 class SimulatedNetwork:
-    """The network of one broker's process.
+    """The network of one process: listening and outgoing.
 
     Attributes:
         listeners: Open ports.
+        is_open: Whether connections are accepted; until then they wait, also for a listener that accepts.
+        address: The address that peers see.
     """
 
-    def __init__(self, host: str, process: Process, chance: random.Random, file_system: FileSystem) -> None:
+    def __init__(
+        self,
+        cables: Cables,
+        host: str,
+        process: Process | None,
+        chance: random.Random,
+        file_system: FileSystem | None = None,
+        address: str = "",
+    ) -> None:
         self.host = host
+        self.address = address or host
         self.listeners: dict[int, _SimulatedListener] = {}
+        self.is_open = False
+        self._cables = cables
         self._loop = asyncio.get_running_loop()
         self._chance = chance
         self._file_system = file_system
-        self._outside = Context()
-        self._inside = Context()
-        self._inside.run(PROCESS.set, process)
-        self._connections: list[tuple[ServerStream, ClientConnection, Wire, Wire]] = []
+        self._context = Context()
+        self._context.run(PROCESS.set, process)
+        self._pairs: list[tuple[SimulatedStream, Accepted]] = []
+        cables.plug_in(self)
 
     def listen(
         self,
@@ -251,53 +210,56 @@ class SimulatedNetwork:
         listener = self.listeners[port] = _SimulatedListener(self, port, make_handler)
         return listener
 
-    async def connect(self, port: int, client_id: str) -> ClientConnection:
-        """Connect as a client; ConnectionRefusedError."""
-        await asyncio.sleep(self._chance.uniform(*LATENCY_S))
-        listener = self.listeners.get(port)
-        if listener is None or not listener.is_accepting:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-        to_server = Wire(self._loop, self._chance, self._inside)
-        to_client = Wire(self._loop, self._chance, self._outside)
-        client = ClientConnection(client_id, to_server)
-        to_client.receive = client.receive
-        made = listener.make_handler
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        handler: StreamHandler,
+        *,
+        buffer_bytes: tuple[int, int] = (-1, -1),
+        tls: ssl.SSLContext | None = None,
+    ) -> SimulatedStream:
+        """Connect to another host; OSError."""
+        assert tls is None
+        return await self._cables.connect(self, host, port, handler)
 
-        def accept() -> None:
-            handler = made()
-            stream = ServerStream("10.0.0.1", handler, to_client, self._file_system)
-            to_server.receive = stream.receive
-            self._connections = [known for known in self._connections if not known[1].is_lost]
-            self._connections.append((stream, client, to_server, to_client))
-            handler.connection_made(stream)
+    def open(self) -> None:
+        """Accept connections from now on."""
+        self.is_open = True
+        for listener in self.listeners.values():
+            listener.flush()
 
-        self._loop.call_soon(accept, context=self._inside)
-        return client
+    def soon(self, act: Callable[[], None]) -> None:
+        """Run a step of the process."""
+        self._loop.call_soon(act, context=self._context)
+
+    def stream(self, peer_host: str, handler: StreamHandler, outgoing: Wire) -> SimulatedStream:
+        return SimulatedStream(
+            peer_host, handler, outgoing, self._context, self._file_system, lambda: self._cables.is_powered(self.host)
+        )
+
+    def add(self, pair: tuple[SimulatedStream, Accepted]) -> None:
+        self._pairs = [known for known in self._pairs if not known[0].is_closed]
+        self._pairs.append(pair)
 
     def reset_connections(self, ratio: float = 1.0) -> None:
-        """Lose connections: each end learns it at once, and what is on the way is gone."""
-        for stream, client, to_server, to_client in self._connections:
-            if self._chance.random() < ratio and not client.is_lost:
-                to_server.receive = to_client.receive = lambda _: None
-                client.lose()
-                self._loop.call_soon(stream.reset, context=self._inside)
-
-    def cut(self, direction: str) -> None:
-        """Hold what is sent `to_server` or `to_client` on the open connections."""
-        for _, _, to_server, to_client in self._connections:
-            (to_server if direction == "to_server" else to_client).is_cut = True
-
-    def heal(self) -> None:
-        for _, _, to_server, to_client in self._connections:
-            for wire in (to_server, to_client):
-                if wire.is_cut:
-                    wire.heal()
+        """Lose connections: each end learns it at once."""
+        for client, server in self._pairs:
+            if self._chance.random() < ratio and not client.is_closed:
+                client.reset()
+                if server.stream is not None:
+                    server.stream.reset()
 
     def end(self, *, silently: bool) -> None:
-        """The process is gone: its ports are closed; its peers learn it now, or `silently` not at all."""
+        """The process is gone: its ports are closed; its peers learn it by and by, or `silently` nothing.
+
+        What it has sent arrives, as the kernel still has it; without power it does not.
+        """
         self.listeners.clear()
-        for _, client, to_server, to_client in self._connections:
-            to_server.receive = to_client.receive = lambda _: None
-            if not silently:
-                client.lose()
-        self._connections.clear()
+        self._cables.unplug(self, is_powered=not silently)
+        for client, server in self._pairs:
+            if server.network is self:
+                server.end(silently=silently)
+            else:
+                client.end(silently=silently)
+        self._pairs.clear()

@@ -74,6 +74,8 @@ class ZooKeeperModel:
         self._is_frozen = False
         # What lies in the server's sockets while it is frozen.
         self._unread: deque[Callable[[], None]] = deque()
+        #: Called with path and data of the nodes that each transaction has changed, None for one that is gone.
+        self.on_change: Callable[[list[tuple[str, bytes | None]]], None] = lambda _: None
         # Clients whose messages do not pass: (to the server, to the client).
         self._cuts: dict[str, tuple[bool, bool]] = {}
 
@@ -284,6 +286,7 @@ class ZooKeeperModel:
             if node is None:
                 fired.append((path, True))
         self._tree.load(prepared.changes.items())
+        self.on_change([(path, None if node is None else node.data) for path, node in prepared.changes.items()])
         for session in list(self._sessions.values()):
             if session.link is not None:
                 for watch in fired:
