@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from headwater.process_list import remove_process_list, write_process_list
 from headwater.settings import Settings
 from headwater.supervisor import Child, ChildError, RestartPolicy
 
@@ -48,6 +49,22 @@ def child_command(verb: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "headwater", verb, *arguments]
 
 
+def restart_policy(settings: Settings) -> RestartPolicy:
+    """Return the restarts of a broker, as the settings define them."""
+    return RestartPolicy(
+        attempts_max=settings.restart_attempts_max,
+        backoff_ms=settings.restart_backoff_ms,
+        backoff_max_ms=settings.restart_backoff_max_ms,
+        healthy_after_ms=settings.restart_healthy_after_ms,
+    )
+
+
+def report_to_stderr(line: str) -> None:
+    """Print a line about a process for the user."""
+    sys.stderr.write(f"headwater: {line}\n")
+    sys.stderr.flush()
+
+
 class LocalNode:
     """A node on this machine: `start` blocks until both processes are ready, `stop` ends both.
 
@@ -78,16 +95,12 @@ class LocalNode:
         `own_listeners` keeps the listeners of the broker's properties (`broker_config`) instead of `host` and
         `kafka_port`.
         """
+        self._data_dir = data_dir
         self._settings = settings or Settings()
-        self._report = report or _report_to_stderr
+        self._report = report or report_to_stderr
         self._over = threading.Event()
         self._gave_up = False
-        broker_policy = RestartPolicy(
-            attempts_max=self._settings.restart_attempts_max,
-            backoff_ms=self._settings.restart_backoff_ms,
-            backoff_max_ms=self._settings.restart_backoff_max_ms,
-            healthy_after_ms=self._settings.restart_healthy_after_ms,
-        )
+        broker_policy = restart_policy(self._settings)
 
         def broker_command(known: Mapping[str, Any] | None) -> list[str]:
             port = kafka_port if known is None else int(known["port"])
@@ -149,6 +162,7 @@ class LocalNode:
         self._broker.expect_end()
         self._api.stop()
         self._broker.stop()
+        remove_process_list(self._data_dir)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -183,6 +197,7 @@ class LocalNode:
             start_timeout_ms=self._settings.start_timeout_ms,
             stop_timeout_ms=self._settings.stop_timeout_ms,
             report=self._report,
+            on_ready=lambda: write_process_list(self._data_dir, {"broker": self._broker, "api": self._api}),
         )
 
     def _give_up(self) -> None:
@@ -194,8 +209,3 @@ class LocalNode:
         if child.addresses is None:
             raise RuntimeError("the node is not started")
         return join_address(reachable_host(str(child.addresses["host"])), int(child.addresses["port"]))
-
-
-def _report_to_stderr(line: str) -> None:
-    sys.stderr.write(f"headwater: {line}\n")
-    sys.stderr.flush()

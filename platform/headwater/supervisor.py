@@ -103,9 +103,11 @@ class Child:
         start_timeout_ms: int,
         stop_timeout_ms: int,
         report: Callable[[str], None],
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`command` returns the arguments, given the addresses of the first start (None at first), so a restarted
-        process gets the same ports; `report` receives one line per restart.
+        process gets the same ports; `report` receives one line per restart, and `on_ready` is called whenever a process
+        has become ready.
         """
         self.name = name
         self._command = command
@@ -113,6 +115,7 @@ class Child:
         self._start_timeout_ms = start_timeout_ms
         self._stop_timeout_ms = stop_timeout_ms
         self._report = report
+        self._on_ready = on_ready
         self._process: subprocess.Popen[bytes] | None = None
         self._parent_fd: int | None = None
         self._ready_fd: int | None = None
@@ -153,6 +156,7 @@ class Child:
         self._on_give_up = on_give_up
         self._watcher = threading.Thread(target=self._keep_alive, name=f"watch-{self.name}", daemon=True)
         self._watcher.start()
+        self._on_ready()
         return self.addresses
 
     def expect_end(self) -> None:
@@ -268,6 +272,7 @@ class Child:
                 _end(self._process, self._stop_timeout_ms)
             else:
                 self._report(f"{self.name} is running again")
+                self._on_ready()
 
     def _close_pipes(self) -> None:
         for fd in (self._ready_fd, self._parent_fd):

@@ -46,6 +46,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "produce": Verb("headwater.cli.verbs.produce", "produce", "Write lines from standard input or a file to a topic."),
     "consume": Verb("headwater.cli.verbs.consume", "consume", "Print the messages of a topic."),
     "ship": Verb("headwater.cli.verbs.ship", "ship", "Follow log files and write their lines to a topic."),
+    "cluster": Verb("headwater.cli.verbs.cluster", "app", "Show brokers and the state of their replicas."),
     "user": Verb("headwater.cli.verbs.user", "app", "Set, list and delete SCRAM credentials of users."),
     "acls": Verb("headwater.cli.verbs.acls", "app", "List, add and remove access control lists (ACLs)."),
     "quotas": Verb("headwater.cli.verbs.quotas", "app", "List and set client quotas."),
@@ -63,6 +64,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "airflow": Verb("headwater.cli.verbs.airflow", "airflow", "Write the DAGs for Apache Airflow to a folder."),
     "broker": Verb("headwater.cli.verbs.broker", "broker", "Run a broker without the REST API."),
+    "zookeeper": Verb(
+        "headwater.cli.verbs.zookeeper", "zookeeper", "Run a ZooKeeper server for brokers of this machine."
+    ),
     "api": Verb("headwater.cli.verbs.api", "api", "Run the REST API without a broker."),
     "doctor": Verb("headwater.cli.verbs.doctor", "doctor", "Check Python, Java, packages, jars, ports and disk."),
     "version": Verb("headwater.cli.verbs.version", "version", "Print the version."),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.java_runtime import find_java
 
 PYTHON_MIN: Final = (3, 11)
 JAVA_MIN: Final = 17
@@ -66,15 +67,6 @@ def parse_java_version(output: str) -> tuple[int, str] | None:
     """
     match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', output)
     return (int(match[2]), match[1]) if match else None
-
-
-def find_java() -> str | None:
-    """Return the java that Spark will use: the one in `JAVA_HOME`, else the one on PATH."""
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        candidate = os.path.join(home, "bin", "java")
-        return candidate if os.access(candidate, os.X_OK) else None
-    return shutil.which("java")
 
 
 def check_java() -> Check:

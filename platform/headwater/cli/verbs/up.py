@@ -10,48 +10,58 @@ import click
 
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import host_option, port_option, settings
+from headwater.local_cluster import BROKERS_MAX, ClusterFolderError, LocalCluster, check_folder
 from headwater.services import LocalNode, NodeStartError
+from headwater.settings import PORT_MAX, Settings
 
 if TYPE_CHECKING:
     from types import FrameType
 
+#: Properties that differ between the brokers of one machine.
+OF_ONE_BROKER = ("listeners", "advertised.listeners", "node.id", "broker.id", "log.dirs", "log.dir")
 
-def _has_listeners(broker_config: str) -> bool:
-    """Whether the broker's properties define listeners, which replace the settings' host and port."""
+
+def _own_properties(broker_config: str) -> dict[str, object]:
+    """Return the properties of the user's file; empty without one."""
     if not broker_config:
-        return False
+        return {}
     from headwater.cli.verbs.broker import read_properties
 
-    return "listeners" in read_properties(broker_config)
+    return read_properties(broker_config)
 
 
 @click.command()
 @click.option("--data", "data_dir", type=click.Path(), metavar="DIR", help="Data directory.  [default: headwater-data]")
-@port_option("--kafka-port", "Port of the broker; 0 picks a free one.  [default: 9092]")
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, BROKERS_MAX),
+    default=1,
+    metavar="N",
+    help="Number of brokers; several replicate topics and coordinate through a ZooKeeper of their own.  [default: 1]",
+)
+@port_option("--kafka-port", "Port of the (first) broker; 0 picks a free one.  [default: 9092]")
 @port_option("--http-port", "Port of the REST API; 0 picks a free one.  [default: 8082]")
 @port_option(
     "--metrics-port", "Port of the broker's Prometheus metrics.  [default: 9404; a free port if --kafka-port is 0]"
 )
 @host_option
 def up(
-    data_dir: str | None, kafka_port: int | None, http_port: int | None, metrics_port: int | None, host: str | None
+    data_dir: str | None,
+    brokers: int,
+    kafka_port: int | None,
+    http_port: int | None,
+    metrics_port: int | None,
+    host: str | None,
 ) -> None:
     """Run a node in the foreground: a broker and the REST API, each in its own process.
 
     When both are ready, their addresses are printed to stdout in one line. A process that exits is restarted. SIGINT
     (Ctrl-C) and SIGTERM shut the node down cleanly.
+
+    With --brokers 3 the node is a cluster: ZooKeeper and three brokers on ports P to P+2, which keep three copies of
+    each topic. Their data is in DIR/zookeeper and DIR/broker-1 to DIR/broker-3.
     """
-    chosen = settings()
-    node = LocalNode(
-        data_dir if data_dir is not None else chosen.data_dir,
-        kafka_port if kafka_port is not None else chosen.kafka_port,
-        http_port if http_port is not None else chosen.http_port,
-        host if host is not None else chosen.host,
-        # Who lets the node choose its ports runs several, and they cannot share one.
-        metrics_port=metrics_port if metrics_port is not None else 0 if kafka_port == 0 else chosen.metrics_port,
-        settings=chosen,
-        own_listeners=kafka_port is None and host is None and _has_listeners(chosen.broker_config),
-    )
+    node = _node(settings(), data_dir, brokers, kafka_port, http_port, metrics_port, host)
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -80,3 +90,53 @@ def up(
         raise CliError(
             "up", "a process of the node was given up", "its last lines above say why", exit_code=EXIT_FAILED
         )
+
+
+def _node(
+    chosen: Settings,
+    data_dir: str | None,
+    brokers: int,
+    kafka_port: int | None,
+    http_port: int | None,
+    metrics_port: int | None,
+    host: str | None,
+) -> LocalNode | LocalCluster:
+    """Prepare what `up` runs; the folder must be for as many brokers."""
+    folder = data_dir if data_dir is not None else chosen.data_dir
+    own = _own_properties(chosen.broker_config)
+    first_port = kafka_port if kafka_port is not None else chosen.kafka_port
+    # Who lets the node choose its ports runs several, and they cannot share one.
+    metrics = metrics_port if metrics_port is not None else 0 if kafka_port == 0 else chosen.metrics_port
+    if brokers > 1:
+        if fixed := [name for name in OF_ONE_BROKER if name in own]:
+            raise CliError(
+                "up",
+                f"{chosen.broker_config} sets {fixed[0]}, which each of {brokers} brokers has for itself",
+                "leave it out, or start each broker with `headwater broker --config FILE`",
+            )
+        if first_port + brokers - 1 > PORT_MAX:
+            raise CliError("up", f"{brokers} ports from {first_port} on are more than there are", "choose a lower one")
+    try:
+        check_folder(folder, brokers)
+    except ClusterFolderError as error:
+        raise CliError("", str(error), exit_code=EXIT_FAILED) from None
+    if brokers > 1:
+        return LocalCluster(
+            folder,
+            brokers,
+            first_port,
+            http_port if http_port is not None else chosen.http_port,
+            host if host is not None else chosen.host,
+            metrics_port=metrics,
+            settings=chosen,
+            own_properties=own,
+        )
+    return LocalNode(
+        folder,
+        first_port,
+        http_port if http_port is not None else chosen.http_port,
+        host if host is not None else chosen.host,
+        metrics_port=metrics,
+        settings=chosen,
+        own_listeners=kafka_port is None and host is None and "listeners" in own,
+    )

@@ -1,0 +1,284 @@
+"""A cluster on this machine: ZooKeeper, several brokers and the REST API, each in its own process."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from headwater.process_list import remove_process_list, write_process_list
+from headwater.services import (
+    NO_PORT,
+    NodeStartError,
+    child_command,
+    join_address,
+    reachable_host,
+    report_to_stderr,
+    restart_policy,
+)
+from headwater.settings import Settings
+from headwater.supervisor import Child, ChildError
+
+#: More processes than a machine for a trial has use for.
+BROKERS_MAX: Final = 9
+#: Written before anything else: which cluster a folder is for.
+LAYOUT_FILE: Final = "cluster.properties"
+#: What a node without a cluster keeps in its folder.
+ONE_NODE_FILES: Final = ("meta.properties", "__cluster_metadata")
+#: Short, because all processes share the machine: only a frozen or silent one is noticed by its session.
+SESSION_TIMEOUT_MS: Final = 6_000
+COPIES: Final = 3
+
+
+class ClusterFolderError(NodeStartError):
+    """The data folder is for another number of brokers."""
+
+
+def cluster_defaults(brokers: int) -> dict[str, str]:
+    """Return the properties of each broker that a user's file can replace.
+
+    >>> cluster_defaults(3)["min.insync.replicas"], cluster_defaults(2)["min.insync.replicas"]
+    ('2', '1')
+    """
+    factor = min(COPIES, brokers)
+    least = max(1, factor - 1)
+    return {
+        "default.replication.factor": str(factor),
+        "min.insync.replicas": str(least),
+        "offsets.topic.replication.factor": str(factor),
+        "transaction.state.log.replication.factor": str(factor),
+        "transaction.state.log.min.isr": str(least),
+        "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    }
+
+
+def stored_brokers(data_dir: str) -> int | None:
+    """Return the number of brokers that a folder is for; None for an empty or missing one, 1 for that of a node.
+
+    Raises:
+        ClusterFolderError: The file that says it is damaged.
+    """
+    path = os.path.join(data_dir, LAYOUT_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(1024)
+    except FileNotFoundError:
+        return 1 if any(os.path.exists(os.path.join(data_dir, name)) for name in ONE_NODE_FILES) else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterFolderError(f"{path} cannot be read: {error}") from None
+    name, _, value = text.strip().partition("=")
+    if name != "brokers" or not value.isdecimal() or not 2 <= int(value) <= BROKERS_MAX:
+        raise ClusterFolderError(f"{path} is damaged: it must be one line such as brokers=3")
+    return int(value)
+
+
+def check_folder(data_dir: str, brokers: int) -> None:
+    """Check that a folder is empty or for this number of brokers.
+
+    Raises:
+        ClusterFolderError: It is for another number.
+    """
+    stored = stored_brokers(data_dir)
+    if stored is None or stored == brokers:
+        return
+    if stored == 1:
+        raise ClusterFolderError(
+            f"{data_dir} is the folder of one node without replicas: start it without --brokers, or name another "
+            "folder with --data"
+        )
+    raise ClusterFolderError(
+        f"{data_dir} is the folder of {stored} brokers: start it with --brokers {stored}, or name another folder with "
+        "--data"
+    )
+
+
+def _prepare_folder(data_dir: str, brokers: int) -> None:
+    check_folder(data_dir, brokers)
+    if stored_brokers(data_dir) is not None:
+        return
+    path = os.path.join(data_dir, LAYOUT_FILE)
+    try:
+        os.makedirs(data_dir, exist_ok=True)
+        with open(path + ".tmp", "w", encoding="utf-8") as file:
+            file.write(f"brokers={brokers}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".tmp", path)
+        folder = os.open(data_dir, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise ClusterFolderError(f"{data_dir}: {error.strerror}; check the path and its permissions") from None
+
+
+class LocalCluster:
+    """A cluster on this machine: `start` blocks until all processes are ready, `stop` ends them.
+
+    A process that dies is restarted on its previous ports, however often: the others serve on meanwhile.
+    """
+
+    def __init__(
+        self,
+        data_dir: str,
+        brokers: int,
+        kafka_port: int = 0,
+        http_port: int = 0,
+        host: str = "127.0.0.1",
+        *,
+        metrics_port: int = NO_PORT,
+        settings: Settings | None = None,
+        report: Callable[[str], None] | None = None,
+        own_properties: Mapping[str, object] | None = None,
+    ) -> None:
+        """Prepare a cluster with its data below `data_dir`.
+
+        Args:
+            kafka_port: Port of the first broker; those of the others follow. 0 selects free ports.
+            metrics_port: The same of the brokers' metrics; NO_PORT disables them.
+            own_properties: Those of the user's `broker_config`, which replace the defaults of a cluster.
+        """
+        self._data_dir = data_dir
+        self._count = brokers
+        self._settings = settings or Settings()
+        self._report = report or report_to_stderr
+        self._over = threading.Event()
+        self._zookeeper_address = ""
+        policy = dataclasses.replace(restart_policy(self._settings), attempts_max=None)
+        defaults = {
+            name: value for name, value in cluster_defaults(brokers).items() if name not in (own_properties or {})
+        }
+
+        def zookeeper_command(known: Mapping[str, Any] | None) -> list[str]:
+            port = 0 if known is None else int(known["port"])
+            folder = os.path.join(data_dir, "zookeeper")
+            return child_command("zookeeper", "--data", folder, "--host", "127.0.0.1", "--port", str(port))
+
+        def broker_command(node_id: int, known: Mapping[str, Any] | None) -> list[str]:
+            port = _following(kafka_port, node_id) if known is None else int(known["port"])
+            folder = os.path.join(data_dir, f"broker-{node_id}")
+            properties = {**defaults, "node.id": str(node_id), "zookeeper.connect": self._zookeeper_address}
+            if metrics_port != NO_PORT:
+                metrics = _following(metrics_port, node_id) if known is None else int(known["metrics_port"])
+                properties |= {"prometheus.port": str(metrics), "prometheus.host": host}
+            command = child_command("broker", "--data", folder, "--kafka-port", str(port), "--host", host)
+            return [*command, *(each for name in properties for each in ("--set", f"{name}={properties[name]}"))]
+
+        def api_command(known: Mapping[str, Any] | None) -> list[str]:
+            port = http_port if known is None else int(known["port"])
+            return child_command("api", "--http-port", str(port), "--host", host)
+
+        def child(name: str, command: Callable[[Mapping[str, Any] | None], list[str]]) -> Child:
+            return Child(
+                name,
+                command,
+                policy,
+                start_timeout_ms=self._settings.start_timeout_ms,
+                stop_timeout_ms=self._settings.stop_timeout_ms,
+                report=self._report,
+                on_ready=lambda: write_process_list(data_dir, self._children),
+            )
+
+        self._zookeeper = child("ZooKeeper", zookeeper_command)
+        self._brokers = {
+            node_id: child(f"broker {node_id}", lambda known, node_id=node_id: broker_command(node_id, known))  # type: ignore[misc]
+            for node_id in range(1, brokers + 1)
+        }
+        self._api = child("the REST API", api_command)
+
+    def start(self) -> None:
+        """Start all processes and wait until all are ready.
+
+        Raises:
+            NodeStartError: A port is in use, the folder is for another number of brokers, ...; no process remains.
+        """
+        _prepare_folder(self._data_dir, self._count)
+        try:
+            self._zookeeper.start()
+            self._api.start()
+            found = self._zookeeper.wait_ready(self._over.set)
+            self._zookeeper_address = join_address(str(found["host"]), int(found["port"]))
+            for broker in self._brokers.values():
+                broker.start()
+            for broker in self._brokers.values():
+                broker.wait_ready(self._over.set)
+            self._api.tell({"bootstrap_servers": self.bootstrap_servers})
+            self._api.wait_ready(self._over.set)
+        except ChildError as error:
+            self.stop()
+            raise NodeStartError(str(error)) from None
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait(self) -> bool:
+        """Block until `end_wait` is called; no process is given up."""
+        self._over.wait()
+        return True
+
+    def end_wait(self) -> None:
+        """Make `wait` return; may be called from a signal handler."""
+        self._over.set()
+
+    def stop(self) -> None:
+        """Stop all processes cleanly: the API, the brokers, at last ZooKeeper. May be called twice."""
+        children = [self._api, *self._brokers.values(), self._zookeeper]
+        for each in children:
+            each.expect_end()
+        self._api.stop()
+        stopping = [threading.Thread(target=broker.stop) for broker in self._brokers.values()]
+        for thread in stopping:
+            thread.start()
+        for thread in stopping:
+            thread.join()
+        self._zookeeper.stop()
+        remove_process_list(self._data_dir)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of the brokers."""
+        return ",".join(self._address(broker) for broker in self._brokers.values())
+
+    @property
+    def http_url(self) -> str:
+        """URL of the REST API."""
+        return f"http://{self._address(self._api)}"
+
+    @property
+    def metrics_url(self) -> str | None:
+        """URLs of the brokers' metrics for Prometheus, separated by commas; None if disabled."""
+        found = [broker.addresses for broker in self._brokers.values() if broker.addresses is not None]
+        urls = [
+            f"http://{join_address(reachable_host(str(each['host'])), int(each['metrics_port']))}/metrics"
+            for each in found
+            if "metrics_port" in each
+        ]
+        return ",".join(urls) or None
+
+    @property
+    def zookeeper_address(self) -> str:
+        """Address of ZooKeeper."""
+        return self._zookeeper_address
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        """Process ids by process name: `zookeeper`, `broker-1` and so on, `api`."""
+        return {name: child.pid for name, child in self._children.items()}
+
+    @property
+    def _children(self) -> dict[str, Child]:
+        brokers = {f"broker-{node_id}": broker for node_id, broker in self._brokers.items()}
+        return {"zookeeper": self._zookeeper, **brokers, "api": self._api}
+
+    @staticmethod
+    def _address(child: Child) -> str:
+        if child.addresses is None:
+            raise RuntimeError("the cluster is not started")
+        return join_address(reachable_host(str(child.addresses["host"])), int(child.addresses["port"]))
+
+
+def _following(first_port: int, node_id: int) -> int:
+    return 0 if first_port == 0 else first_port + node_id - 1

@@ -1,0 +1,176 @@
+"""A ZooKeeper server of this machine, from the jars of pyspark: its files, its command line, its process."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from headwater.java_runtime import find_java
+
+#: A session is 2 to 20 ticks: brokers of one machine notice a death within seconds.
+TICK_MS: Final = 1000
+#: The heap of a server that holds the metadata of a cluster on one machine.
+HEAP: Final = "256m"
+MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+POLL_S: Final = 0.02
+#: Time for one answer to `srvr`.
+ANSWER_S: Final = 1.0
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class ZooKeeperError(RuntimeError):
+    """The server cannot run; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperPlace:
+    """Where a server keeps its data and listens."""
+
+    folder: str
+    host: str
+    port: int
+
+    def configuration(self) -> str:
+        """Return the contents of `zoo.cfg`.
+
+        >>> print(ZooKeeperPlace("/srv/zk", "127.0.0.1", 2181).configuration().splitlines()[0])
+        dataDir=/srv/zk/data
+        """
+        return "".join(
+            f"{name}={value}\n"
+            for name, value in {
+                "dataDir": os.path.join(self.folder, "data"),
+                "clientPort": self.port,
+                "clientPortAddress": self.host,
+                "tickTime": TICK_MS,
+                "admin.enableServer": "false",
+                "4lw.commands.whitelist": "srvr",
+                # A snapshot and its log for each 100,000 changes: keep what a restart can need.
+                "autopurge.snapRetainCount": 3,
+                "autopurge.purgeInterval": 1,
+            }.items()
+        )
+
+
+def spark_jars() -> str:
+    """Return the folder of pyspark's jars, without importing pyspark.
+
+    Raises:
+        ZooKeeperError: pyspark is not installed.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ZooKeeperError("pyspark, whose jars include ZooKeeper, is not installed: pip install headwater")
+    return os.path.join(os.path.dirname(spec.origin), "jars")
+
+
+def java_command(java: str, jars: str, configuration: str) -> list[str]:
+    """Return the command line of the server. Only the jars that it needs are opened: all of Spark's take a second."""
+    wanted = ("zookeeper", "netty", "slf4j", "log4j", "snappy", "metrics-core", "jline", "commons-cli", "jackson")
+    class_path = sorted(name for name in os.listdir(jars) if name.startswith(wanted))
+    if not any(name.startswith("zookeeper-") for name in class_path):
+        raise ZooKeeperError(f"{jars} has no ZooKeeper: install the pyspark of Headwater's requirements")
+    return [
+        java,
+        "-Dlog4j2.level=WARN",
+        f"-Xmx{HEAP}",
+        "-Xss512k",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        os.pathsep.join(os.path.join(jars, name) for name in class_path),
+        MAIN_CLASS,
+        configuration,
+    ]
+
+
+def free_port(host: str) -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+class ZooKeeperProcess:
+    """The server's process. It ends with this process (on Linux also after kill -9 of it)."""
+
+    def __init__(self, place: ZooKeeperPlace) -> None:
+        self.place = place
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Write the configuration and start the server; it may not answer yet.
+
+        Raises:
+            ZooKeeperError: Java, the jars or the folder are missing.
+        """
+        folder = self.place.folder
+        java = find_java()
+        if java is None:
+            raise ZooKeeperError("there is no java; `headwater doctor` says how to install one")
+        command = java_command(java, spark_jars(), os.path.join(folder, "zoo.cfg"))
+        try:
+            os.makedirs(os.path.join(folder, "data"), mode=0o700, exist_ok=True)
+            with open(os.path.join(folder, "zoo.cfg"), "w", encoding="utf-8") as file:
+                file.write(self.place.configuration())
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops the brokers first
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 (this process has one thread until it is ready)
+            )
+        except OSError as error:
+            raise ZooKeeperError(f"{folder}: {error.strerror}; check the path and its permissions") from None
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until the server answers.
+
+        Raises:
+            ZooKeeperError: The process ended, or does not answer in time.
+        """
+        assert self._process is not None
+        deadline_s = time.monotonic() + timeout_s
+        while not _answers(self.place.host, self.place.port):
+            if self._process.poll() is not None:
+                raise ZooKeeperError(
+                    f"ZooKeeper ended with exit code {self._process.returncode}; the lines above say why"
+                )
+            if time.monotonic() > deadline_s:
+                raise ZooKeeperError(f"ZooKeeper does not answer after {timeout_s:.0f} s")
+            time.sleep(POLL_S)
+
+    def wait(self) -> int:
+        """Wait for the end of the process; return its exit code."""
+        assert self._process is not None
+        return self._process.wait()
+
+    def terminate(self) -> None:
+        """Ask the process to end."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), ANSWER_S) as connection:
+            connection.sendall(b"srvr")
+            answer = b""
+            while some := connection.recv(4096):
+                answer += some
+            return b"Mode:" in answer
+    except OSError:
+        return False
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
