@@ -72,6 +72,10 @@ bench: java venv ## Side by side with Apache Kafka and its Spark connector (BENC
 kill: java venv ## kill -9 of brokers and of pipelines, many rounds (ROUNDS=30, SEED=...)
 	@KILL_ROUNDS=$(or $(ROUNDS),30) KILL_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s tests/end_to_end/kill
 
+.PHONY: faults
+faults: java venv ## kill -9 and SIGSTOP of the brokers of a real cluster (MINUTES=10, SEED=first)
+	@$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
 .PHONY: simulate
 simulate: venv ## Simulated runs of a broker with faults, in virtual time (SEEDS=20, SEED=first)
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),20) --seed $(or $(SEED),1)

@@ -1,0 +1,49 @@
+"""`make faults`: minutes of kill -9 and SIGSTOP of a cluster's real processes, each run with its seed."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.bench.processes import Failed
+from tests.faults.run import FaultRun
+
+#: Time of one run: its logs are read back at its end.
+RUN_S = 120.0
+
+
+def main() -> int:
+    """Run for some minutes; exit code 1 for an anomaly."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int)
+    options = parser.parse_args()
+    end_s = time.monotonic() + 60 * options.minutes
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**32)
+    acknowledged = faults = 0
+    while (left_s := end_s - time.monotonic()) > 0:
+        print(f"seed {seed}", flush=True)
+        with tempfile.TemporaryDirectory(prefix="hw-faults-") as folder:
+            try:
+                outcome = FaultRun(
+                    Path(folder), seed, min(RUN_S, left_s), lambda line: print(f"  {line}", flush=True)
+                ).run()
+            except Failed as error:
+                print(error)
+                return 1
+        acknowledged += outcome.acknowledged
+        faults += len(outcome.faults)
+        if outcome.anomalies:
+            print("\n".join(outcome.anomalies))
+            return 1
+        seed += 1
+    print(f"{faults} faults, {acknowledged} acknowledged records, no anomaly")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

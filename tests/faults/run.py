@@ -1,0 +1,224 @@
+"""A run: clients at work, one fault after the other, and a verdict from every replica's files."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.bench.processes import Failed
+from tests.faults.clients import NumberProducer, WatchingConsumer
+from tests.faults.processes import SESSION_S, FaultyCluster, until
+from tests.faults.replica_logs import read_replica
+from tests.faults.verdict import anomalies
+
+#: Topics by name: replicas, and members of the ISR that acks=all needs.
+TOPICS = {"safe": 2, "lean": 1}
+PARTITIONS = 3
+PRODUCERS_PER_TOPIC = 2
+#: Time for all ISRs to fill after a fault.
+FULL_S = 120
+FLUSH_S = 120
+#: Work between two faults.
+CALM_S = 2.0
+#: Short, so that a follower that is frozen leaves the ISR within its freeze.
+PROPERTIES = {"replica.lag.time.max.ms": 3000, "log.segment.bytes": 1 << 20, "num.partitions": PARTITIONS}
+
+
+@dataclass
+class Outcome:
+    """What a run found."""
+
+    seed: int
+    faults: list[str] = field(default_factory=list)
+    acknowledged: int = 0
+    anomalies: list[str] = field(default_factory=list)
+
+
+class FaultRun:
+    """One run in a folder of its own; `run` returns its outcome."""
+
+    def __init__(self, folder: Path, seed: int, duration_s: float, say: Callable[[str], None]) -> None:
+        self._cluster = FaultyCluster(folder, properties=PROPERTIES)
+        self._chance = random.Random(seed)
+        self._duration_s = duration_s
+        self._say = say
+        self._outcome = Outcome(seed)
+        self._faults: list[Callable[[], str]] = [
+            self._kill_leader,
+            self._kill_controller,
+            self._kill_all,
+            self._freeze_leader,
+            self._kill_two,
+        ]
+
+    def run(self) -> Outcome:
+        """Run it.
+
+        Raises:
+            Failed: The cluster does not come back after a fault, which is as bad as an anomaly.
+        """
+        cluster = self._cluster
+        try:
+            cluster.start()
+            self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "socket.timeout.ms": 10_000})
+            self._create_topics()
+            producers = [
+                NumberProducer(f"{topic}{number}", cluster.bootstrap_servers, topic)
+                for topic in TOPICS
+                for number in range(PRODUCERS_PER_TOPIC)
+            ]
+            consumers = [WatchingConsumer(f"see-{t}", cluster.bootstrap_servers, t, PARTITIONS) for t in TOPICS]
+            clients: list[NumberProducer | WatchingConsumer] = [*producers, *consumers]
+            for client in clients:
+                client.start()
+            try:
+                self._do_faults()
+                missing = sum(producer.finish(FLUSH_S) for producer in producers)
+            except BaseException:
+                for producer in producers:
+                    producer.finish(0)
+                raise
+            finally:
+                for consumer in consumers:
+                    consumer.finish()
+            self._judge(producers, consumers, missing)
+            return self._outcome
+        except Failed as error:
+            tails = "\n".join(broker.tail() for broker in cluster.brokers.values())
+            raise Failed(f"seed {self._outcome.seed}, faults {self._outcome.faults}: {error}\n{tails}") from None
+        finally:
+            cluster.end()
+
+    def _create_topics(self) -> None:
+        topics = [
+            NewTopic(
+                name, num_partitions=PARTITIONS, replication_factor=3, config={"min.insync.replicas": str(min_isr)}
+            )
+            for name, min_isr in TOPICS.items()
+        ]
+        deadline_s = time.monotonic() + FULL_S
+        while len(self._admin.list_topics(timeout=10).brokers) < len(self._cluster.brokers):
+            until(deadline_s, "the brokers did not all register")
+        for future in self._admin.create_topics(topics).values():
+            future.result(60)
+        self._await_full()
+
+    def _do_faults(self) -> None:
+        order: list[Callable[[], str]] = []
+        end_s = time.monotonic() + self._duration_s
+        time.sleep(CALM_S)
+        while time.monotonic() < end_s:
+            if not order:
+                order = self._chance.sample(self._faults, len(self._faults))
+            what = order.pop()()
+            self._outcome.faults.append(what)
+            self._say(what)
+            self._cluster.start_missing()
+            self._await_full()
+            time.sleep(CALM_S)
+
+    def _judge(self, producers: list[NumberProducer], consumers: list[WatchingConsumer], missing: int) -> None:
+        outcome = self._outcome
+        self._await_full()
+        self._cluster.stop_cleanly()
+        logs = {
+            (topic, partition): {
+                node_id: read_replica(broker.data, topic, partition)
+                for node_id, broker in self._cluster.brokers.items()
+            }
+            for topic in TOPICS
+            for partition in range(PARTITIONS)
+        }
+        acknowledged = [each for producer in producers for each in producer.acknowledged]
+        seen = [
+            (consumer.topic, partition, values) for consumer in consumers for partition, values in consumer.seen.items()
+        ]
+        outcome.acknowledged = len(acknowledged)
+        if missing:
+            outcome.anomalies.append(f"{missing} records were not acknowledged within {FLUSH_S} s after the last fault")
+        clients: list[NumberProducer | WatchingConsumer] = [*producers, *consumers]
+        for client in clients:
+            outcome.anomalies += client.errors[:5]
+        outcome.anomalies += anomalies(logs, acknowledged, seen)
+
+    # -- faults
+
+    def _kill_leader(self) -> str:
+        node_id = self._leader()
+        self._cluster.brokers[node_id].kill()
+        self._pause(2 * SESSION_S)
+        return f"kill -9 of broker {node_id}, a leader"
+
+    def _kill_controller(self) -> str:
+        node_id = self._controller()
+        self._cluster.brokers[node_id].kill()
+        self._pause(2 * SESSION_S)
+        return f"kill -9 of broker {node_id}, the controller"
+
+    def _kill_all(self) -> str:
+        for broker in self._cluster.brokers.values():
+            broker.kill()
+        self._pause(1)
+        return "kill -9 of all brokers"
+
+    def _freeze_leader(self) -> str:
+        node_id = self._leader()
+        broker = self._cluster.brokers[node_id]
+        broker.freeze()
+        try:
+            time.sleep(2 * SESSION_S)
+        finally:
+            broker.thaw()
+        return f"SIGSTOP of broker {node_id}, a leader, for two sessions"
+
+    def _kill_two(self) -> str:
+        first, second = self._chance.sample(list(self._cluster.brokers), 2)
+        self._cluster.brokers[first].kill()
+        self._pause(2 * SESSION_S)
+        self._cluster.brokers[second].kill()
+        self._pause(2 * SESSION_S)
+        return f"kill -9 of broker {first}, then of {second}"
+
+    def _pause(self, longest_s: float) -> None:
+        """Up to a time: short ones return before the session ends, long ones after it."""
+        time.sleep(self._chance.uniform(0, longest_s))
+
+    def _leader(self) -> int:
+        deadline_s = time.monotonic() + FULL_S
+        while True:
+            partition = self._chance.randrange(PARTITIONS)
+            leader = self._admin.list_topics("safe", timeout=10).topics["safe"].partitions[partition].leader
+            if leader in self._cluster.brokers:
+                return int(leader)
+            until(deadline_s, "a partition had no leader")
+
+    def _controller(self) -> int:
+        deadline_s = time.monotonic() + FULL_S
+        while True:
+            controller = self._admin.list_topics(timeout=10).controller_id
+            if controller in self._cluster.brokers:
+                return int(controller)
+            until(deadline_s, "there was no controller")
+
+    def _await_full(self) -> None:
+        """Wait until every partition has a leader and all its replicas in the ISR."""
+        deadline_s = time.monotonic() + FULL_S
+        while True:
+            topics = self._admin.list_topics(timeout=10).topics
+            partitions = [each for name in TOPICS if name in topics for each in topics[name].partitions.values()]
+            if len(partitions) == len(TOPICS) * PARTITIONS and all(
+                each.leader >= 0 and len(each.isrs) == len(self._cluster.brokers) for each in partitions
+            ):
+                return
+            states = {
+                f"{name}-{number}": (each.leader, each.isrs)
+                for name in TOPICS
+                if name in topics
+                for number, each in topics[name].partitions.items()
+            }
+            until(deadline_s, f"the ISRs did not fill ({states})")

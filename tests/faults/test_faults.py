@@ -1,0 +1,47 @@
+"""A minute of kill -9 and SIGSTOP of a cluster's processes: nothing acknowledged is lost, on any replica."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.faults.clients import Acknowledged
+from tests.faults.replica_logs import ReplicaLog
+from tests.faults.run import FaultRun
+from tests.faults.verdict import anomalies
+
+SEED = int(os.environ.get("FAULTS_SEED") or random.SystemRandom().randrange(2**32))
+MINUTE_S = 60.0
+
+
+def replica(*values: bytes) -> ReplicaLog:
+    return ReplicaLog(b"".join(values), dict(enumerate(values)))
+
+
+def told(offset: int, value: bytes) -> Acknowledged:
+    return Acknowledged("t", 0, offset, value)
+
+
+def test_the_verdict_sees_what_can_go_wrong() -> None:
+    good = replica(b"a:0", b"a:1", b"b:0")
+    fine = {("t", 0): {1: good, 2: good}}
+    assert anomalies(fine, [told(0, b"a:0"), told(-1, b"a:1")], [("t", 0, [b"a:0", b"a:1"])]) == []
+    assert "lost" in anomalies(fine, [told(3, b"a:2")], [])[0]
+    assert "lies at offset 0" in anomalies(fine, [told(2, b"a:0")], [])[0]
+    assert "a consumer saw" in anomalies(fine, [], [("t", 0, [b"a:1"])])[0]
+    assert "differs on brokers 1 and 2" in anomalies({("t", 0): {1: good, 2: replica(b"a:0")}}, [], [])[0]
+    assert "2 times" in anomalies({("t", 0): {1: replica(b"a:0", b"a:0")}}, [], [])[0]
+    assert "out of order" in anomalies({("t", 0): {1: replica(b"a:1", b"a:0")}}, [], [])[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_minute_of_faults_loses_nothing(tmp_path: Path) -> None:
+    print(f"seed {SEED}")
+    outcome = FaultRun(tmp_path, SEED, MINUTE_S, print).run()
+    assert outcome.anomalies == [], f"seed {SEED}, faults {outcome.faults}"
+    assert outcome.faults
+    assert outcome.acknowledged > 1000
