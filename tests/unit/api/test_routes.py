@@ -112,6 +112,16 @@ def test_partitions_and_replicas_link_to_each_other(flights: Any) -> None:
     assert flights.topics("GET", "/flights/partitions/1/replicas/7").json() == replica
 
 
+def test_the_replicas_of_a_broker_are_listed(flights: Any) -> None:
+    body = flights.call("GET", f"{BASE}/brokers/7/partition-replicas").json()
+    assert body["kind"] == "KafkaReplicaList"
+    partitions = flights.topics("GET", "/flights").json()["partitions_count"]
+    assert [(each["topic_name"], each["partition_id"], each["is_leader"]) for each in body["data"]] == [
+        ("flights", partition, True) for partition in range(partitions)
+    ]
+    assert flights.call("GET", f"{BASE}/brokers/8/partition-replicas").json()["error_code"] == 40404
+
+
 def test_the_server_says_that_it_runs_without_asking_the_broker(client: Any) -> None:
     client.admin.failure = RuntimeError("no broker")
     assert client.call("GET", "/healthz").json() == {"status": "ok"}
