@@ -19,6 +19,7 @@ from typing import Any
 from tests.bench.loads.drivers import DRIVERS
 from tests.bench.loads.load import Load
 from tests.bench.log_tier import (
+    cluster,
     earlier,
     fresh,
     kernel_share,
@@ -102,6 +103,10 @@ PARTS: dict[str, Part] = {
     "send-buffer": lambda f, o: send_buffer.measure(f, Load(o.messages(3_000_000)), o.rounds(14)),
     "restart": lambda f, o: restart.measure(f, 0.2 if o.quick else 10, o.rounds(3)),
     "earlier": lambda f, o: earlier.measure(f, o.checkout(), o.drivers, Load(o.messages(1_000_000)), o.rounds(9)),
+    "cluster": lambda f, o: cluster.measure(
+        f, o.drivers, Load(o.messages(1_000_000)), o.rounds(5), 1 if o.quick else cluster.WARM_UP_ROUNDS
+    ),
+    "cluster-start": lambda f, o: cluster.measure_start(f, 2 if o.quick else 5),
     "soak": lambda f, o: soak.measure(f, 310 if o.quick else 1810),
 }
 #: What runs when nothing is asked for: some ten minutes. The others take longer, or much disk.

@@ -17,6 +17,7 @@ class Load:
         batch_bytes: `batch.size` of the producer.
         codec: none, gzip, snappy, lz4 or zstd.
         acks: 1 or all.
+        replicas: Of each partition, with `min_isr` as min.insync.replicas.
     """
 
     messages: int = 3_000_000
@@ -25,6 +26,8 @@ class Load:
     batch_bytes: int = 65_536
     codec: str = "none"
     acks: str = "1"
+    replicas: int = 1
+    min_isr: int = 1
 
     def __str__(self) -> str:
         return (

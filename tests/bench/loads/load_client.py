@@ -22,7 +22,9 @@ LETTERS = range(65, 91)
 
 def create(bootstrap: str, topic: str, load: Load) -> dict[str, float]:
     """A fresh topic, its leaders known."""
-    create_topic(bootstrap, NewTopic(topic, load.partitions, 1))
+    create_topic(
+        bootstrap, NewTopic(topic, load.partitions, load.replicas, config={"min.insync.replicas": str(load.min_isr)})
+    )
     return {}
 
 

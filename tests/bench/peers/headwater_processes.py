@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,3 +48,26 @@ def start_node(folder: Path) -> tuple[Child, int, int]:
     ports = ["--kafka-port", str(kafka_port), "--http-port", str(http_port)]
     command = [*HEADWATER, "up", "--data", str(folder / "data"), *ports]
     return Child("headwater up", command, folder / "up.log", environment()), kafka_port, http_port
+
+
+def start_cluster(folder: Path, brokers: int) -> tuple[Child, str]:
+    """(process, addresses of the brokers) of `headwater up --brokers`; it may not answer yet."""
+    folder.mkdir(parents=True)
+    port = _free_ports(brokers)
+    command = [*HEADWATER, "up", "--brokers", str(brokers), "--data", str(folder / "data")]
+    command += ["--kafka-port", str(port), "--http-port", "0", "--metrics-port", "0"]
+    child = Child("headwater up", command, folder / "up.log", environment())
+    return child, ",".join(f"127.0.0.1:{port + number}" for number in range(brokers))
+
+
+def _free_ports(count: int) -> int:
+    """The first of some ports in a row on which nobody listens now."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as probes:
+            try:
+                for number in range(count):
+                    probes.enter_context(socket.socket()).bind(("127.0.0.1", first + number))
+            except (OSError, OverflowError):
+                continue
+            return first

@@ -1,0 +1,110 @@
+"""Three brokers of each side at the same time, as a user starts them; ZooKeeper counts as one of ours."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.bench.peers import apache_kafka, headwater_processes
+from tests.bench.peers.brokers import HEADWATER, KAFKA
+from tests.bench.processes import Child, Failed, cpu_seconds, free_port, resident_mib
+from tests.jars import java
+
+BROKERS = 3
+START_S = 120
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Three brokers: their processes, and their addresses."""
+
+    name: str
+    children: Sequence[Child]
+    bootstrap: str
+
+    def cpu_seconds(self) -> float:
+        """User and system CPU time so far of all its processes."""
+        return sum(cpu_seconds(child.pid) for child in self.children)
+
+    def resident_mib(self) -> list[float]:
+        """Resident memory of each of its processes."""
+        return [resident_mib(child.pid) for child in self.children]
+
+
+@contextlib.contextmanager
+def both(folder: Path) -> Iterator[list[Cluster]]:
+    """Both clusters, each with all its brokers registered."""
+    with contextlib.ExitStack() as ending:
+        clusters = [_kafka(folder / "kafka", ending), _headwater(folder / "headwater", ending)]
+        for cluster in clusters:
+            _await_all(cluster)
+        yield clusters
+
+
+def _kafka(folder: Path, ending: contextlib.ExitStack) -> Cluster:
+    """Three nodes that are brokers and controllers."""
+    folder.mkdir(parents=True)
+    ports = [(free_port(), free_port()) for _ in range(BROKERS)]
+    voters = ",".join(f"{number}@127.0.0.1:{ports[number - 1][1]}" for number in range(1, BROKERS + 1))
+    cluster_id = "H" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+    base = [java(), *apache_kafka.BROKER_JVM, "-cp", f"{apache_kafka.jars()}/*"]
+    children = []
+    for number, (port, controller_port) in enumerate(ports, 1):
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": number,
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": folder / f"data-{number}",
+            "num.network.threads": 3,
+            "num.io.threads": 8,
+            "socket.send.buffer.bytes": 102_400,
+            "socket.receive.buffer.bytes": 102_400,
+            "group.initial.rebalance.delay.ms": 0,
+            "default.replication.factor": BROKERS,
+            "min.insync.replicas": BROKERS - 1,
+            "offsets.topic.replication.factor": BROKERS,
+            "transaction.state.log.replication.factor": BROKERS,
+            "transaction.state.log.min.isr": BROKERS - 1,
+        }
+        config = folder / f"server-{number}.properties"
+        config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        formatting = [*base, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)]
+        done = subprocess.run(formatting, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Failed(f"Kafka's storage could not be formatted:\n{done.stdout}{done.stderr}")
+        child = Child(f"Apache Kafka {number}", [*base, "kafka.Kafka", str(config)], folder / f"broker-{number}.log")
+        ending.callback(child.stop)
+        children.append(child)
+    return Cluster(KAFKA, children, ",".join(f"127.0.0.1:{port}" for port, _ in ports))
+
+
+def _headwater(folder: Path, ending: contextlib.ExitStack) -> Cluster:
+    child, address = headwater_processes.start_cluster(folder, BROKERS)
+    ending.callback(child.stop)
+    return Cluster(HEADWATER, [child], address)
+
+
+def _await_all(cluster: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    deadline_s = time.monotonic() + START_S
+    while True:
+        for child in cluster.children:
+            child.check_running()
+        with contextlib.suppress(KafkaException):
+            if len(admin.list_topics(timeout=5).brokers) == BROKERS:
+                return
+        if time.monotonic() > deadline_s:
+            raise Failed(f"{cluster.name}: {BROKERS} brokers were not there after {START_S} s")
+        time.sleep(0.1)
