@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -20,6 +22,7 @@ from headwater.services import (
 )
 from headwater.settings import Settings
 from headwater.supervisor import Child, ChildError
+from headwater.zookeeper_server import server_logins
 
 #: More processes than a machine for a trial has use for.
 BROKERS_MAX: Final = 9
@@ -30,6 +33,10 @@ ONE_NODE_FILES: Final = ("meta.properties", "__cluster_metadata")
 #: Short, because all processes share the machine: only a frozen or silent one is noticed by its session.
 SESSION_TIMEOUT_MS: Final = 6_000
 COPIES: Final = 3
+#: The login of the brokers at ZooKeeper, and the file that ZooKeeper knows it from.
+USERNAME: Final = "headwater"
+JAAS_FILE: Final = "zookeeper.jaas"
+PASSWORD_BYTES: Final = 16
 
 
 class ClusterFolderError(NodeStartError):
@@ -147,25 +154,25 @@ class LocalCluster:
         self._report = report or report_to_stderr
         self._over = threading.Event()
         self._zookeeper_address = ""
+        #: Another one at each start: only the brokers, which are started anew, have a use for it.
+        self._password = secrets.token_hex(PASSWORD_BYTES)
         policy = dataclasses.replace(restart_policy(self._settings), attempts_max=None)
-        defaults = {
-            name: value for name, value in cluster_defaults(brokers).items() if name not in (own_properties or {})
-        }
+        self._properties = {**cluster_defaults(brokers), **(own_properties or {})}
 
         def zookeeper_command(known: Mapping[str, Any] | None) -> list[str]:
             port = 0 if known is None else int(known["port"])
             folder = os.path.join(data_dir, "zookeeper")
-            return child_command("zookeeper", "--data", folder, "--host", "127.0.0.1", "--port", str(port))
+            place = ["--data", folder, "--host", "127.0.0.1", "--port", str(port)]
+            return child_command("zookeeper", *place, "--jaas", self._path(JAAS_FILE))
 
         def broker_command(node_id: int, known: Mapping[str, Any] | None) -> list[str]:
             port = _following(kafka_port, node_id) if known is None else int(known["port"])
-            folder = os.path.join(data_dir, f"broker-{node_id}")
-            properties = {**defaults, "node.id": str(node_id), "zookeeper.connect": self._zookeeper_address}
+            command = child_command("broker", "--config", self._path(f"broker-{node_id}.yaml"))
+            command += ["--data", self._path(f"broker-{node_id}"), "--kafka-port", str(port), "--host", host]
             if metrics_port != NO_PORT:
                 metrics = _following(metrics_port, node_id) if known is None else int(known["metrics_port"])
-                properties |= {"prometheus.port": str(metrics), "prometheus.host": host}
-            command = child_command("broker", "--data", folder, "--kafka-port", str(port), "--host", host)
-            return [*command, *(each for name in properties for each in ("--set", f"{name}={properties[name]}"))]
+                command += ["--set", f"prometheus.port={metrics}", "--set", f"prometheus.host={host}"]
+            return command
 
         def api_command(known: Mapping[str, Any] | None) -> list[str]:
             port = http_port if known is None else int(known["port"])
@@ -196,12 +203,14 @@ class LocalCluster:
             NodeStartError: A port is in use, the folder is for another number of brokers, ...; no process remains.
         """
         _prepare_folder(self._data_dir, self._count)
+        self._write_secret(JAAS_FILE, server_logins(USERNAME, self._password))
         try:
             self._zookeeper.start()
             self._api.start()
             found = self._zookeeper.wait_ready(self._over.set)
             self._zookeeper_address = join_address(str(found["host"]), int(found["port"]))
-            for broker in self._brokers.values():
+            for node_id, broker in self._brokers.items():
+                self._write_secret(f"broker-{node_id}.yaml", self._broker_config(node_id))
                 broker.start()
             for broker in self._brokers.values():
                 broker.wait_ready(self._over.set)
@@ -213,6 +222,33 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+
+    def _broker_config(self, node_id: int) -> str:
+        """Return the file of a broker's properties; JSON is YAML."""
+        properties = {
+            **self._properties,
+            "node.id": node_id,
+            "zookeeper.connect": self._zookeeper_address,
+            "zookeeper.sasl.jaas.config": (
+                "org.apache.zookeeper.server.auth.DigestLoginModule required "
+                f'username="{USERNAME}" password="{self._password}";'
+            ),
+        }
+        return json.dumps(properties, indent=2) + "\n"
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._data_dir, name)
+
+    def _write_secret(self, name: str, text: str) -> None:
+        """Write a file that only this user may read."""
+        path = self._path(name)
+        try:
+            with open(os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.write(text)
+            os.replace(path + ".tmp", path)
+        except OSError as error:
+            raise ClusterFolderError(f"{path}: {error.strerror}; check the path and its permissions") from None
 
     def wait(self) -> bool:
         """Block until `end_wait` is called; no process is given up."""

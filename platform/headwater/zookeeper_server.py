@@ -32,11 +32,17 @@ class ZooKeeperError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperPlace:
-    """Where a server keeps its data and listens."""
+    """Where a server keeps its data and listens.
+
+    Attributes:
+        jaas: A JAAS file with logins (DIGEST-MD5) in its section `Server`: sessions without a login are refused. Empty
+            for none: everybody who reaches the port may read and write.
+    """
 
     folder: str
     host: str
     port: int
+    jaas: str = ""
 
     def configuration(self) -> str:
         """Return the contents of `zoo.cfg`.
@@ -44,6 +50,10 @@ class ZooKeeperPlace:
         >>> print(ZooKeeperPlace("/srv/zk", "127.0.0.1", 2181).configuration().splitlines()[0])
         dataDir=/srv/zk/data
         """
+        login = {
+            "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+            "sessionRequireClientSASLAuth": "true",
+        }
         return "".join(
             f"{name}={value}\n"
             for name, value in {
@@ -56,6 +66,7 @@ class ZooKeeperPlace:
                 # A snapshot and its log for each 100,000 changes: keep what a restart can need.
                 "autopurge.snapRetainCount": 3,
                 "autopurge.purgeInterval": 1,
+                **(login if self.jaas else {}),
             }.items()
         )
 
@@ -72,7 +83,16 @@ def spark_jars() -> str:
     return os.path.join(os.path.dirname(spec.origin), "jars")
 
 
-def java_command(java: str, jars: str, configuration: str) -> list[str]:
+def server_logins(username: str, password: str) -> str:
+    """Return the contents of a JAAS file with one login; letters and digits only."""
+    assert (username + password).isalnum()
+    return (
+        "Server {\n  org.apache.zookeeper.server.auth.DigestLoginModule required\n"
+        f'  user_{username}="{password}";\n}};\n'
+    )
+
+
+def java_command(java: str, jars: str, configuration: str, jaas: str = "") -> list[str]:
     """Return the command line of the server. Only the jars that it needs are opened: all of Spark's take a second."""
     wanted = ("zookeeper", "netty", "slf4j", "log4j", "snappy", "metrics-core", "jline", "commons-cli", "jackson")
     class_path = sorted(name for name in os.listdir(jars) if name.startswith(wanted))
@@ -85,6 +105,7 @@ def java_command(java: str, jars: str, configuration: str) -> list[str]:
         "-Xss512k",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
+        *([f"-Djava.security.auth.login.config={jaas}"] if jaas else []),
         "-cp",
         os.pathsep.join(os.path.join(jars, name) for name in class_path),
         MAIN_CLASS,
@@ -116,7 +137,7 @@ class ZooKeeperProcess:
         java = find_java()
         if java is None:
             raise ZooKeeperError("there is no java; `headwater doctor` says how to install one")
-        command = java_command(java, spark_jars(), os.path.join(folder, "zoo.cfg"))
+        command = java_command(java, spark_jars(), os.path.join(folder, "zoo.cfg"), self.place.jaas)
         try:
             os.makedirs(os.path.join(folder, "data"), mode=0o700, exist_ok=True)
             with open(os.path.join(folder, "zoo.cfg"), "w", encoding="utf-8") as file:

@@ -59,7 +59,8 @@ def up(
     (Ctrl-C) and SIGTERM shut the node down cleanly.
 
     With --brokers 3 the node is a cluster: ZooKeeper and three brokers on ports P to P+2, which keep three copies of
-    each topic. Their data is in DIR/zookeeper and DIR/broker-1 to DIR/broker-3.
+    each topic. Their data is in DIR/zookeeper and DIR/broker-1 to DIR/broker-3, their properties in DIR/broker-1.yaml
+    and so on.
     """
     node = _node(settings(), data_dir, brokers, kafka_port, http_port, metrics_port, host)
 
