@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kazoo.exceptions import SessionClosedRequireSaslError
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
 from kazoo.handlers.utils import create_socket_pair, selector_select
 
@@ -59,6 +60,8 @@ class KazooHandler:
         self._connect_timeout_s = connect_timeout_s
         self.connect_failure = ""
         self.client: Any = None
+        #: Called on the event loop with the client whose wrong password ended its thread.
+        self.on_refusal: Callable[[Any], None] = lambda _: None
 
     def post(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function on the event loop, from any thread."""
@@ -140,8 +143,15 @@ class KazooHandler:
 
     def spawn(self, function: Callable[..., object], *arguments: Any, **named: Any) -> threading.Thread:
         """Start a thread, which does not keep the process alive."""
-        thread = threading.Thread(
-            target=function, args=arguments, kwargs=named, name="headwater-zookeeper", daemon=True
-        )
+        client = self.client
+
+        def run() -> None:
+            try:
+                function(*arguments, **named)
+            except SessionClosedRequireSaslError:
+                # A server that requires a login answers a wrong password so, for which kazoo has no state.
+                self.post(self.on_refusal, client)
+
+        thread = threading.Thread(target=run, name="headwater-zookeeper", daemon=True)
         thread.start()
         return thread

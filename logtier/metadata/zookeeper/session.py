@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 # kazoo reports each attempt to connect as a warning; what matters of it this package reports.
 _kazoo_log: Final = log.getChild("kazoo")
 _kazoo_log.setLevel(logging.ERROR)
+_kazoo_log.addFilter(
+    lambda record: not (record.exc_info and record.exc_info[0] is exceptions.SessionClosedRequireSaslError)
+)
 
 IN_FLIGHT_MAX: Final = 64
 """Requests that wait for an answer. kazoo wakes its thread by a byte each on a socket that blocks when about 200 lie
@@ -128,6 +131,12 @@ class ZooKeeperSession:
             identity = client.client_id if state == KazooState.CONNECTED else None
             self._handler.post(self._heard, client, state, client.client_state, identity)
 
+        def refused(refused_client: object) -> None:
+            if self._client in (None, refused_client) and self.state is not SessionState.LOST:
+                self._is_refused = True
+                self._enter(self.state)
+
+        self._handler.on_refusal = refused
         client.add_listener(listen)
         client.start_async()
 

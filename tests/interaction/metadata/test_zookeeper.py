@@ -220,6 +220,7 @@ def test_a_refused_login_is_told_in_one_line_without_the_password(guarded: ZooKe
         server.start()
         server.await_ready()
         assert "refuses the login of a broker without user name" in failure(settings(server.address))
+        assert f"refuses the login of {USER}" in failure(settings(server.address, username=USER, password="not it"))
         run(settings(server.address, username=USER, password=PASSWORD), use)
     finally:
         server.stop()
