@@ -12,7 +12,7 @@ from typing import Any
 from headwater.logtier.broker import Broker, BrokerStartError
 from headwater.logtier.broker_stages import BrokerParts
 from headwater.logtier.config import BrokerConfig
-from headwater.logtier.machine import Machine, local_store
+from headwater.logtier.machine import Machine, configured_store
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.shared_store import SharedMetadataStore
 from headwater.logtier.runtime.disk import Disk
@@ -136,7 +136,7 @@ class SimulatedNode:
     def open_store(self, config: BrokerConfig, disk: Disk, on_failure: Callable[[str], None]) -> OrderedMetadataStore:
         """Create the metadata store of a broker: its client of ZooKeeper, or its own files."""
         if self.zookeeper is None:
-            return local_store(config, disk, on_failure)
+            return configured_store(config, disk, on_failure)
         return SharedMetadataStore(self.zookeeper.store(self.name, SESSION_MS))
 
     @property
