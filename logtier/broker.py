@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from typing import Final
 
 from headwater.logtier.broker_chores import begin_chores
 from headwater.logtier.broker_stages import BrokerParts, BrokerStartError, open_parts, serve_metrics
-from headwater.logtier.config import BrokerConfig, Endpoint
+from headwater.logtier.config import BrokerConfig, ConfigError, Endpoint
+from headwater.logtier.controller.registration import BrokerIdInUseError
 from headwater.logtier.log.log_manager import LogDirError
 from headwater.logtier.machine import Machine
 from headwater.logtier.metadata.paths import CorruptNodeError
@@ -17,9 +19,19 @@ __all__ = ["Broker", "BrokerStartError"]
 
 logger = logging.getLogger(__name__)
 
+#: What an administrator can mend, each with one line.
+_START_ERRORS: Final = (
+    BrokerIdInUseError,
+    ConfigError,
+    CorruptNodeError,
+    KafkaError,
+    LogDirError,
+    MetadataStoreError,
+)
+
 
 class Broker:
-    """The broker of a single-node cluster, with its metadata in a local store.
+    """One broker: of a cluster that shares a ZooKeeper (`zookeeper.connect`), or a cluster of one, with a local store.
 
     `start` returns when clients are served; `stop` shuts down cleanly. Each may be called once.
 
@@ -58,14 +70,15 @@ class Broker:
         )
 
     async def start(self) -> None:
-        """Recover the logs, become controller, open the listeners, and serve clients.
+        """Recover the logs, open the listeners, become controller or register in the cluster, and serve clients.
 
         Raises:
-            BrokerStartError: A log folder or a port is not available, or data is damaged; everything is closed again.
+            BrokerStartError: A log folder, a port or ZooKeeper is not available, another broker has the id, or data is
+                damaged; everything is closed again.
         """
         try:
             await self._start()
-        except (LogDirError, MetadataStoreError, CorruptNodeError, KafkaError) as error:
+        except _START_ERRORS as error:
             await self._closing.aclose()
             raise BrokerStartError(str(error)) from error
         except BaseException:
@@ -107,9 +120,15 @@ class Broker:
     async def _join(self, parts: BrokerParts) -> None:
         """Register this broker in the cluster, and load the state of its coordinators."""
         config, inside = self._config, self._inside
-        await parts.controller.register_broker(
-            config.node_id, inside.host, inside.port, config.broker_rack, self.advertised
-        )
+        if parts.cluster is None:
+            await parts.controller.register_broker(
+                config.node_id, inside.host, inside.port, config.broker_rack, self.advertised
+            )
+        else:
+            membership = parts.cluster.make_membership(
+                config, self._machine, parts.log_manager, parts.listeners, self._closing, self._fail
+            )
+            await membership.join()
         for coordinator in (parts.services.groups, parts.services.transactions):
             await coordinator.start()
             self._closing.push_async_callback(coordinator.stop)

@@ -1,4 +1,5 @@
-"""What a broker of a cluster asks of the controller: ISRs for the partitions it leads, forwarded requests of clients.
+"""What a broker of a cluster has, and a single node has not.
 
-`isr_proposals` asks for ISRs, and `forwarding` forwards requests. A single node has none of these.
+Its membership, the connections to the other brokers, the ISRs that it asks of the controller, and the requests of
+clients that it forwards there.
 """

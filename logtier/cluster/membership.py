@@ -1,0 +1,84 @@
+"""This broker as a member of its cluster: registered, and ready to be controller."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.controller import Controller
+from headwater.logtier.controller.controller_election import ControllerElection
+from headwater.logtier.controller.registration import BrokerAddresses, BrokerRegistrar
+from headwater.logtier.metadata.change_list import OrderedMetadataStore
+from headwater.logtier.metadata.follower import MetadataFollower
+from headwater.logtier.metadata.paths import BrokerProcess
+
+log = logging.getLogger(__name__)
+
+LEAVE_S: Final = 5.0
+"""Maximum time for each step of leaving: a store that does not answer must not hold up a stop. The end of the session,
+or its expiry, does the same."""
+
+
+class ClusterMembership:
+    """The registration of this broker and its candidacy for controller, from `join` to `leave`.
+
+    Invariant: a broker stands for controller only between the two: before, its listeners are not open for the requests
+    of other brokers, and after, they are closed.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: OrderedMetadataStore,
+        follower: MetadataFollower,
+        controller: Controller,
+        addresses: BrokerAddresses,
+        process: BrokerProcess,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        """`on_failure` is called with the reason when another broker has taken over the id: this one must stop."""
+        self._controller = controller
+        self._election = ControllerElection(store, controller)
+        self._registrar = BrokerRegistrar(
+            store,
+            follower,
+            config.node_id,
+            addresses,
+            config.zookeeper_session_timeout_ms / 1000,
+            process,
+            on_failure,
+        )
+        self._previous_epoch = process.previous_epoch
+
+    @property
+    def epoch_at_close(self) -> int:
+        """The broker epoch for the clean-stop marker: that of the last registration, else that of the stop before.
+
+        A start that did not come to a registration has changed no log.
+        """
+        return self._previous_epoch if self._registrar.epoch == -1 else self._registrar.epoch
+
+    async def join(self) -> None:
+        """Stand for controller, register, and wait until this broker's image has the registration.
+
+        Raises:
+            BrokerIdInUseError: Another broker has the id.
+            MetadataStoreError: The store is not available.
+        """
+        await self._election.start()
+        await self._registrar.start()
+
+    async def leave(self) -> None:
+        """Remove the registration and resign, so that other brokers take over at once."""
+        await _in_time(self._registrar.stop())
+        await _in_time(self._election.stop())
+        await _in_time(self._controller.stop())
+
+
+async def _in_time(step: Coroutine[Any, Any, None]) -> None:
+    try:
+        async with asyncio.timeout(LEAVE_S):
+            await step
+    except TimeoutError:
+        log.warning("the metadata store does not answer: the cluster learns of the stop by the end of the session")

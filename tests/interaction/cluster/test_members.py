@@ -1,0 +1,209 @@
+"""Three whole brokers in one process, on a ZooKeeper in memory: they come, go, and refuse what does not fit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from headwater.logtier.broker import Broker, BrokerStartError
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.machine import Machine
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.shared_store import SharedMetadataStore
+from tests.simulation.zookeeper_model import ZooKeeperModel
+
+PATIENCE_S = 30.0
+SESSION_MS = 1_500
+
+
+class Cluster:
+    """Brokers by id, each with a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model = ZooKeeperModel(random.Random(1))
+        self.brokers: dict[int, Broker] = {}
+
+    async def start(self, broker_id: int, folder: str = "", properties: Mapping[str, object] | None = None) -> Broker:
+        name = folder or f"broker-{broker_id}"
+        config = BrokerConfig.from_properties(
+            {
+                "node.id": broker_id,
+                "log.dirs": str(self.folder / name),
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "zookeeper.connect": "model:2181",
+                "zookeeper.session.timeout.ms": SESSION_MS,
+                **(properties or {}),
+            }
+        )
+        machine = Machine(
+            metadata_store=lambda config, disk, on_failure: SharedMetadataStore(
+                self.model.store(name, SESSION_MS, config.zookeeper_connection_timeout_ms)
+            )
+        )
+        broker = Broker(config, machine)
+        await broker.start()
+        self.brokers[broker_id] = broker
+        return broker
+
+    def file(self, broker_id: int, name: str) -> str:
+        """The text of a file in the folder of a broker."""
+        return (self.folder / f"broker-{broker_id}" / name).read_text()
+
+    async def stop(self, broker_id: int) -> None:
+        await self.brokers.pop(broker_id).stop()
+
+    def image(self, broker_id: int) -> MetadataImage:
+        parts = self.brokers[broker_id].parts
+        assert parts is not None
+        return parts.metadata.image
+
+    def is_settled(self) -> bool:
+        """Whether every broker knows exactly the others, and the same one of them as controller."""
+        images = [self.image(each) for each in self.brokers]
+        controllers = {image.controller_id for image in images}
+        return (
+            all(set(image.brokers) == set(self.brokers) for image in images)
+            and len(controllers) == 1
+            and controllers <= set(self.brokers)
+        )
+
+    async def settled(self) -> int:
+        """Wait until the cluster is settled; return the controller."""
+        await until(self.is_settled)
+        return self.image(next(iter(self.brokers))).controller_id
+
+
+async def until(is_reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_reached():  # noqa: ASYNC110 (the image has no event for tests)
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def three_brokers(folder: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(folder)
+    try:
+        await asyncio.gather(*(cluster.start(each) for each in (1, 2, 3)))
+        await cluster.settled()
+        yield cluster
+    finally:
+        for broker_id in list(cluster.brokers):
+            await cluster.stop(broker_id)
+
+
+def run(folder: Path, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with three_brokers(folder) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(main())
+
+
+def test_a_client_of_any_broker_sees_all_brokers_and_the_controller(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.settled()
+        addresses = {broker_id: broker.bootstrap_address for broker_id, broker in cluster.brokers.items()}
+        for address in addresses.values():
+            admin = AdminClient({"bootstrap.servers": address})
+            listed = await asyncio.to_thread(admin.list_topics, timeout=PATIENCE_S)
+            assert {each.id: f"{each.host}:{each.port}" for each in listed.brokers.values()} == addresses
+            assert listed.controller_id == controller
+            described = await asyncio.to_thread(admin.describe_cluster().result, PATIENCE_S)
+            assert {node.id for node in described.nodes} == set(addresses)
+            assert described.controller.id == controller
+        for broker_id in addresses:
+            assert f"cluster.id={cluster.image(1).cluster_id}\n" in cluster.file(broker_id, "meta.properties")
+
+    run(tmp_path, scenario)
+
+
+def test_a_broker_that_stops_is_replaced_before_its_session_ends_and_returns_cleanly(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.settled()
+        epoch = cluster.image(first).brokers[first].epoch
+        begun_s = asyncio.get_running_loop().time()
+        await cluster.stop(first)
+        second = await cluster.settled()
+        assert second != first
+        assert asyncio.get_running_loop().time() - begun_s < SESSION_MS / 1000
+        assert cluster.file(first, ".kafka_cleanshutdown") == f'{{"version":0,"brokerEpoch":{epoch}}}'
+        await cluster.start(first)
+        assert await cluster.settled() == second
+        back = cluster.image(second).brokers[first]
+        assert back.epoch > epoch
+        assert back.process.previous_epoch == epoch
+
+    run(tmp_path, scenario)
+
+
+def test_a_broker_that_lost_its_session_registers_again_and_goes_on(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        epochs = {each: cluster.image(1).brokers[each].epoch for each in cluster.brokers}
+        for session_id in cluster.model.session_ids():
+            cluster.model.expire(session_id)
+        await until(
+            lambda: (
+                cluster.is_settled()
+                and all(cluster.image(1).brokers[each].epoch > epoch for each, epoch in epochs.items())
+            )
+        )
+        for broker_id, epoch in epochs.items():
+            assert cluster.image(1).brokers[broker_id].process.previous_epoch == epoch
+
+    run(tmp_path, scenario)
+
+
+async def refusal(start: Awaitable[object]) -> str:
+    """The one line with which a broker does not start."""
+    with pytest.raises(BrokerStartError) as caught:
+        await start
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_does_not_fit_the_cluster_is_refused_with_one_line(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(4)
+        await cluster.stop(4)
+        # The id of a live broker; then the folder of another broker.
+        assert "another broker is registered with broker.id 2" in await refusal(cluster.start(2, "new"))
+        assert "it belongs to node 4, but node.id is 5" in await refusal(cluster.start(5, "broker-4"))
+        # A folder of another cluster.
+        other = Cluster(tmp_path)
+        assert "it belongs to cluster" in await refusal(other.start(4))
+        # A ZooKeeper that does not answer.
+        other.model.kill()
+        line = await refusal(other.start(6, properties={"zookeeper.connection.timeout.ms": 200}))
+        assert "model:2181: ZooKeeper cannot be reached" in line
+        await cluster.settled()
+
+    run(tmp_path, scenario)
+
+
+def test_a_refused_start_leaves_the_folder_as_cleanly_closed_as_it_was(tmp_path: Path) -> None:
+    """KIP-966: the broker would leave every ISR and ELR for a start in which it has changed nothing."""
+
+    async def scenario(cluster: Cluster) -> None:
+        epoch = cluster.image(1).brokers[2].epoch
+        await cluster.stop(2)
+        stranger = await cluster.start(2, "new")
+        await refusal(cluster.start(2))
+        assert cluster.file(2, ".kafka_cleanshutdown") == f'{{"version":0,"brokerEpoch":{epoch}}}'
+        assert cluster.brokers[2] is stranger
+
+    run(tmp_path, scenario)
+
+
+def test_an_inter_broker_listener_without_a_login_is_refused_with_one_line(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        line = await refusal(cluster.start(4, properties={"listeners": "SASL_PLAINTEXT://127.0.0.1:0"}))
+        assert "the broker has no login for other brokers; set listener.name.sasl_plaintext.scram-sha-256" in line
+
+    run(tmp_path, scenario)
