@@ -235,6 +235,12 @@ class Durability:
         self._synced_base = min(self._synced_base, active_base_offset)
         self._current_base = min(self._current_base, active_base_offset)
 
+    def restart_at(self, offset: int) -> None:
+        """Set all offsets to those of an empty log that begins anew; a running sync covers no record of it."""
+        self.flushed_offset = self.requested_offset = self._refused_offset = offset
+        self._target = self._current_end = offset
+        self._synced_base = self._current_base = offset
+
     def hand_over(self) -> None:
         """Complete all waiting appends: another log has the same records on its device."""
         for waiting in (self._current, self._next):

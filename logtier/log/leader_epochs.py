@@ -53,17 +53,22 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._start_offsets, strict=True))
 
     def assign(self, leader_epoch: int, start_offset: int) -> None:
-        """Record that `leader_epoch` begins at `start_offset`; an epoch not newer than the latest changes nothing.
+        """Record that `leader_epoch` begins at `start_offset`, the log end, unless newer epochs have records.
 
         Raises:
             OSError: The file cannot be written; the history is unchanged.
         """
-        if leader_epoch <= self.latest:
+        if leader_epoch == self.latest:
             return
         epochs, start_offsets = self._epochs, self._start_offsets
-        # Epochs that began here or later wrote nothing.
+        # Epochs that began here wrote nothing, also newer ones: of a leader that was elected and deposed at once.
         keep = bisect_right(start_offsets, start_offset - 1)
-        self._set([*epochs[:keep], leader_epoch], [*start_offsets[:keep], start_offset])
+        if keep and leader_epoch <= epochs[keep - 1]:
+            if keep == len(epochs):
+                return
+            self._set(epochs[:keep], start_offsets[:keep])
+        else:
+            self._set([*epochs[:keep], leader_epoch], [*start_offsets[:keep], start_offset])
         try:
             self._write()
         except OSError:
@@ -101,6 +106,11 @@ class LeaderEpochs:
         """Return the epoch of the record at `offset`, UNDEFINED_EPOCH if it is unknown."""
         i = bisect_right(self._start_offsets, offset)
         return self._epochs[i - 1] if i else UNDEFINED_EPOCH
+
+    def clear(self) -> None:
+        """Remove all epochs: the log begins anew."""
+        self._set([], [])
+        self._write()
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that began at or after `end_offset`."""

@@ -3,11 +3,11 @@
 import logging
 import os
 from collections.abc import Collection, Sequence
-from functools import partial
 from typing import Final
 from uuid import UUID
 
 from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.active_checkpoints import ActiveCheckpoints
 from headwater.logtier.log.appending.append_info import AppendInfo
 from headwater.logtier.log.appending.batch_validation import (
     Fields,
@@ -23,14 +23,11 @@ from headwater.logtier.log.durability import Durability, FlushRound, Post
 from headwater.logtier.log.loaded_log import LoadedLog
 from headwater.logtier.log.partition_metadata import write_partition_metadata
 from headwater.logtier.log.producers.producer_snapshot_codec import encode_snapshot
+from headwater.logtier.log.producers.producer_snapshots import NO_SNAPSHOT
 from headwater.logtier.log.producers.producer_state import ProducerStates, Verification
 from headwater.logtier.log.reading import LogReader, LogSlice, TimestampOffset, segment_ages
 from headwater.logtier.log.retention import roll_interval_ms, segments_to_delete
-from headwater.logtier.log.segments.active_checkpoint import (
-    ActiveCheckpoint,
-    read_checkpointed_base,
-    remove_active_checkpoint,
-)
+from headwater.logtier.log.segments.active_checkpoint import ActiveCheckpoint
 from headwater.logtier.log.segments.deleted_segments import DeletedSegments
 from headwater.logtier.log.segments.log_segments import LogSegments
 from headwater.logtier.log.segments.offset_index import ENTRY as OFFSET_ENTRY
@@ -112,11 +109,9 @@ class Log(LogReader):
         self._swept_bytes = 0  # see `note_swept`
         # Bytes in segments rolled since open, excluding the bytes that were checked at open.
         self._rolled_bytes = -segments.active.size if loaded.is_on_device else 0
-        # grown_bytes and the base offset of the active segment at the last checkpoint.
-        self._checkpointed_bytes = 0
-        self._checkpointed_base = -1
-        #: Number of checkpoint invalidations.
-        self.checkpoints_forgotten = 0
+        self._checkpoints = ActiveCheckpoints(disk)
+        #: Number of removals of records at the end.
+        self.truncations = 0
         #: Leases on older segments: a leased segment is in use by one task.
         self.leases = SegmentLeases()
         self.configure(config)
@@ -292,15 +287,9 @@ class Log(LogReader):
             )
             count += header.record_count
             size += len(batch)
-        return AppendInfo(
-            self.log_end_offset if first_offset is None else first_offset,
-            self.log_end_offset - 1,
-            NO_TIMESTAMP,
-            self.log_start_offset,
-            count,
-            size,
-            False,
-        )
+        end = self.log_end_offset
+        first_offset = end if first_offset is None else first_offset
+        return AppendInfo(first_offset, end - 1, NO_TIMESTAMP, self.log_start_offset, count, size, False)
 
     def begin_epoch(self, leader_epoch: int, offset: int) -> None:
         """Record a new epoch before its first batch is written; raises KafkaError (kafka_storage_error)."""
@@ -360,13 +349,7 @@ class Log(LogReader):
         try:
             old.write_indexes()
             self._snapshots.take(self.producers, self.log_end_offset, keep=self._segments.base_offsets)
-            new = LogSegment.create(
-                self._disk,
-                self.directory,
-                self.log_end_offset,
-                now_ms=now_ms,
-                index_interval_bytes=self._config.index_interval_bytes,
-            )
+            new = self._new_segment(self.log_end_offset, now_ms)
         except OSError as error:
             raise self._storage_error("begin a segment in", error) from error
         old.seal()
@@ -376,6 +359,10 @@ class Log(LogReader):
         self.durability.add_names_in(self.directory)
         self.durability.request()
         return new
+
+    def _new_segment(self, offset: int, now_ms: int) -> LogSegment:
+        interval = self._config.index_interval_bytes
+        return LogSegment.create(self._disk, self.directory, offset, now_ms=now_ms, index_interval_bytes=interval)
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll the active segment if it is older than segment.ms; return whether it rolled.
@@ -459,10 +446,8 @@ class Log(LogReader):
         """
         assert high_watermark <= self.log_end_offset, f"{self.topic_partition}: watermark {high_watermark} past its end"
         if offset > high_watermark:
-            raise KafkaError(
-                ErrorCode.offset_out_of_range,
-                f"{self.topic_partition}: offset {offset} is above the high watermark, {high_watermark}",
-            )
+            reason = f"{self.topic_partition}: offset {offset} is above the high watermark, {high_watermark}"
+            raise KafkaError(ErrorCode.offset_out_of_range, reason)
         self._move_start_to(max(offset, self.log_start_offset))
         return self.log_start_offset
 
@@ -473,25 +458,50 @@ class Log(LogReader):
         self._snapshots.remove_before(self._segments[0].base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the batch that holds `offset` and all later batches, where a follower diverges from its leader."""
-        if offset >= self.log_end_offset:
-            return
-        offset = max(offset, self.log_start_offset)
+        """Remove the batch that holds `offset` and all later batches, where a follower diverges from its leader.
+
+        Raises:
+            KafkaError: kafka_storage_error; the folder is offline, since the log is incomplete.
+        """
+        try:
+            if offset < self.log_end_offset:
+                end = self._segments.truncate_to(max(offset, self.log_start_offset), self._config.index_interval_bytes)
+                # The log start offset may lie inside the removed batch.
+                self.log_end_offset = max(self.log_start_offset, end)
+                self.durability.truncate_to(self.log_end_offset)
+                self._note_truncated()
+                self.producers = self._snapshots.restore(self._segments, self.log_end_offset)
+            self.leader_epochs.truncate_from_end(self.log_end_offset)
+        except OSError as error:
+            raise self._broken("truncate", error) from error
+
+    def restart_at(self, offset: int) -> None:
+        """Remove all records and begin anew at `offset`: the leader's log has no record in common with this one.
+
+        Raises:
+            KafkaError: kafka_storage_error; the folder is offline, since the log is incomplete.
+        """
         now_ms = self._segments.active.modified_ms
-        active, *later = self._segments.from_offset(offset)
-        for segment in later:
-            segment.mark_deleted()
-            segment.remove_deleted()
-        self._segments.remove_after(active)
-        active.index_interval_bytes = self._config.index_interval_bytes
-        active.modified_ms = now_ms
-        # The log start offset may lie inside the removed batch.
-        self.log_end_offset = max(self.log_start_offset, active.truncate_to(offset))
-        self.durability.truncate_to(self.log_end_offset)
-        self._rolled_bytes = self._checkpointed_bytes = self._swept_bytes = 0
-        self.forget_checkpoint()
-        self.leader_epochs.truncate_from_end(self.log_end_offset)
-        self.producers = self._snapshots.restore(self._segments, self.log_end_offset)
+        try:
+            self._segments = self._segments.replaced_by(lambda: self._new_segment(offset, now_ms))
+            self.log_start_offset = self.log_end_offset = offset
+            self.durability.restart_at(offset)
+            self._note_truncated()
+            self._snapshots.remove_after(NO_SNAPSHOT)
+            self.producers = ProducerStates()
+            self.leader_epochs.clear()
+        except OSError as error:
+            raise self._broken("truncate", error) from error
+
+    def _note_truncated(self) -> None:
+        self.truncations += 1
+        self._rolled_bytes = self._swept_bytes = 0
+        self._checkpoints.restart(self.directory)
+        self.durability.add_names_in(self.directory)
+
+    def _broken(self, what: str, error: OSError) -> KafkaError:
+        self.health.fail(f"cannot {what} {self.directory}: {error.strerror or error}")
+        return self._storage_error(what, error)
 
     # -- durability
 
@@ -521,37 +531,25 @@ class Log(LogReader):
         `checkpoints_forgotten` has changed meanwhile.
         """
         segment = self._segments.active
-        unknown_bytes = self.grown_bytes - self._checkpointed_bytes
-        if unknown_bytes and self._checkpointed_base < 0:
-            # The bytes at open may not be covered by any checkpoint.
-            unknown_bytes = max(unknown_bytes, segment.size)
-        if unknown_bytes < grown_bytes or not segment.size:
-            return None
-        self._checkpointed_bytes = self.grown_bytes
-        self._checkpointed_base = segment.base_offset
-        return ActiveCheckpoint(
-            self.topic_id,
-            segment.state(self.log_end_offset),
-            encode_snapshot(self.producers),
-            tuple(self.leader_epochs.entries()),
-        )
+
+        def make() -> ActiveCheckpoint:
+            state, producers = segment.state(self.log_end_offset), encode_snapshot(self.producers)
+            return ActiveCheckpoint(self.topic_id, state, producers, tuple(self.leader_epochs.entries()))
+
+        return self._checkpoints.next(grown_bytes, self.grown_bytes, segment, make)
 
     def forget_checkpoint(self, among: Collection[int] | None = None) -> None:
         """Invalidate the checkpoint of the active segment, including a write in progress; raises OSError.
 
         With `among`, the checkpoint is invalidated only if the base offset of its segment is among them.
         """
-        if (
-            among is None
-            or self._checkpointed_base in among
-            or read_checkpointed_base(self._disk, self.directory) in among
-        ):
-            self.checkpoints_forgotten += 1
-            self._checkpointed_base = -1
-            remove_active_checkpoint(self._disk, self.directory)
-            # Removed again after a write that may be in progress.
-            self._disk.in_background(partial(remove_active_checkpoint, self._disk, self.directory))
+        if self._checkpoints.forget(self.directory, among):
             self.durability.add_names_in(self.directory)
+
+    @property
+    def checkpoints_forgotten(self) -> int:
+        """Number of invalidations of the checkpoint of the active segment."""
+        return self._checkpoints.forgotten
 
     def prepare_close(self) -> bool:
         """Write the producer snapshot and indexes for a start without recovery; return whether a sync is needed."""

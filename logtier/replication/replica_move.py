@@ -40,7 +40,7 @@ _FLUSHES_MAX: Final = 10
 
 
 class MoveInterruptedError(Exception):
-    """Retention or compaction changed the log during the copy, which must start again."""
+    """Retention, compaction or a truncation changed the log during the copy, which must start again."""
 
 
 class ReplicaMove:
@@ -67,6 +67,7 @@ class ReplicaMove:
         #: Bytes copied so far.
         self.copied_bytes = 0
         self._source = log_manager.logs[topic_partition]
+        self._truncations = self._source.truncations
         self._log_manager = log_manager
         self._disk: Disk = log_manager.disk
         self._now_ms = clock.now_ms
@@ -170,6 +171,8 @@ class ReplicaMove:
                 await self._in_background(partial(self._disk.copy, file, path, position, part))
             except OSError:
                 await self._check_source(partial(_read_through, file, position, part))
+                if self._source.truncations != self._truncations:
+                    raise MoveInterruptedError from None
                 raise
             position += part
             yield part
@@ -260,7 +263,7 @@ class ReplicaMove:
     def _copy_batches(self, future: Log) -> bool:
         """Append some of the missing batches; return whether there were any."""
         source = self._source
-        if source.health.failure is not None:
+        if source.health.failure is not None or source.truncations != self._truncations:
             raise MoveInterruptedError
         offset = max(future.log_end_offset, source.log_start_offset)
         try:

@@ -333,7 +333,7 @@ class LogCleaner:
         group: Sequence[LogSegment],
         swapped: int,
     ) -> None:
-        """Raise _AbandonedError if the log changed since the cleaning began: deleted, moved, or recreated."""
+        """Raise _AbandonedError if the log changed meanwhile: deleted, moved, recreated, or truncated."""
         present = {id(segment) for segment in log.segments}
         sizes = [source.size_bytes for source in job.segments[swapped - len(group) : swapped]]
         if (
@@ -343,6 +343,7 @@ class LogCleaner:
             or log.leases.are_out_for(SegmentUse.COPYING)
             or "compact" not in log.config.cleanup_policy
             or any(id(segment) not in present for segment in group)
+            or log.segments.active in group
             or [segment.size for segment in group] != sizes
         ):
             raise _AbandonedError

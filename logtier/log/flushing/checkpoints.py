@@ -62,7 +62,11 @@ class CheckpointWriter:
     def write(self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace a checkpoint; `offsets` must not change afterwards."""
         self.poll()
-        if self._written.get((directory.path, name)) != offsets:
+        latest = self._written.get((directory.path, name))
+        for _, of_directory, of_name, under_way in self._under_way:
+            if of_directory is directory and of_name == name:
+                latest = under_way
+        if latest != offsets:
             task = partial(write_checkpoint, self._disk, directory.path, name, offsets)
             self._under_way.append((self._disk.in_background(task), directory, name, offsets))
 
@@ -81,6 +85,11 @@ class CheckpointWriter:
                 directory.health.observe(f"write {name}", error)
             else:
                 self._written[directory.path, name] = offsets
+
+    @property
+    def running(self) -> list[Completion]:
+        """The writes under way."""
+        return [completion for completion, *_ in self._under_way]
 
     def wait(self) -> None:
         """Wait for all running writes."""

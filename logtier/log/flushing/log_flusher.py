@@ -88,6 +88,14 @@ class LogFlusher:
                 self._checkpoints.write(directory, RECOVERY_POINTS, recovery_points[directory.path])
                 self._checkpoints.write(directory, LOG_START_OFFSETS, start_offsets[directory.path])
 
+    def checkpoint_now(self) -> list[Completion]:
+        """Write the checkpoints, and return the writes under way: a truncated log accepts no records before their end.
+
+        Otherwise a crash would leave a recovery point above records that are not on the device.
+        """
+        self.checkpoint()
+        return self._checkpoints.running
+
     def _active_checkpoint(self, log: Log) -> Callable[[], None] | None:
         """Return a callback that writes a checkpoint of the active segment, if the segment grew enough."""
         self._writes = [write for write in self._writes if not write.done()]

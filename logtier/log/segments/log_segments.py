@@ -1,7 +1,7 @@
 """The segments of a log, in offset order."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
 from headwater.logtier.log.segments.segment import LogSegment
@@ -102,7 +102,26 @@ class LogSegments(Sequence[LogSegment]):
         self._note_changed()
         return gone
 
-    def remove_after(self, segment: LogSegment) -> None:
-        """Remove all segments after `segment`, which becomes the active one."""
-        self._segments = self._segments[: self._segments.index(segment) + 1]
+    def truncate_to(self, offset: int, index_interval_bytes: int) -> int:
+        """Remove the batch that holds `offset` and all later batches; return the offset at which the batches end now.
+
+        The segment that held the batch is the active one afterwards.
+        """
+        first = self.index_of(offset)
+        active = self._segments[first]
+        modified_ms = self.active.modified_ms
+        for segment in self._segments[first + 1 :]:
+            segment.mark_deleted()
+            segment.remove_deleted()
+        self._segments = self._segments[: first + 1]
         self._note_changed()
+        active.index_interval_bytes = index_interval_bytes
+        active.modified_ms = modified_ms
+        return active.truncate_to(offset)
+
+    def replaced_by(self, create: Callable[[], LogSegment]) -> "LogSegments":
+        """Remove all segments, and return a new one in their place; its files may have the names of removed ones."""
+        for segment in self._segments:
+            segment.mark_deleted()
+            segment.remove_deleted()
+        return LogSegments([create()])
