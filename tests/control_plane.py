@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from headwater.logtier.client.connection import BrokerConnection, Request
 from headwater.logtier.client.errors import BrokerConnectionError, ClientError, RequestTimeoutError
+from headwater.logtier.cluster.forwarding import Forwarding
 from headwater.logtier.cluster.isr_proposals import IsrProposals
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.handlers.dispatcher import Dispatcher
@@ -16,6 +17,7 @@ from headwater.logtier.handlers.registry import BETWEEN_BROKERS, HANDLERS, adver
 from headwater.logtier.metadata.image import MetadataDelta
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.peers.controller_channel import ControllerChannel
+from headwater.logtier.peers.peers import Purpose, SendToBroker
 from headwater.logtier.protocol.errors import ProtocolViolationError
 from headwater.logtier.replication.partition_instructions import IsrDecision, ProposeIsr
 from headwater.logtier.runtime.clock import SystemClock
@@ -63,6 +65,16 @@ class NoLogs:
         return ()
 
 
+class OnePurpose:
+    """Peers whose connections do not differ."""
+
+    def __init__(self, send: SendToBroker) -> None:
+        self._send = send
+
+    def sender(self, _: Purpose) -> SendToBroker:
+        return self._send
+
+
 class ControlNode:
     """What a metadata node lacks to take and send requests."""
 
@@ -83,6 +95,9 @@ class ControlNode:
             inter_broker_listener=PLAINTEXT_LISTENER.name,
         )
         self.dispatcher = Dispatcher(self.services, HANDLERS, BETWEEN_BROKERS)
+        self.services.forwarding = Forwarding(
+            node.broker_id, cast("Any", OnePurpose(self._send)), node.cache, clock, random.Random(8).random
+        )
         self.channel = ControllerChannel(self._controller, self._send, clock, random.Random(9).random)
         self.proposals = IsrProposals(node.broker_id, self.channel, node.cache, clock, lambda: node.registrar.epoch)
         self.decisions: list[tuple[ProposeIsr, IsrDecision]] = []

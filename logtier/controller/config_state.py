@@ -129,6 +129,8 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
             )
     path = paths.broker_config_path(name)
     operations = _write(path, current, altered)
+    if name not in (paths.CLUSTER_DEFAULT, str(static_config.node_id)):
+        return operations  # Of another broker: whether they fit its properties, that broker has checked.
     # All configs effective for this broker must be valid together, not only the changed ones.
     after = image.apply([(path, paths.encode_config(altered))])
     node_id = static_config.node_id

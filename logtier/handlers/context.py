@@ -2,9 +2,9 @@
 
 import logging
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.group.coordinator import GroupCoordinator
@@ -28,6 +28,9 @@ from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, Re
 from headwater.logtier.security.sasl_session import SaslSession, share_owner
 from headwater.logtier.transaction.coordinator import TransactionCoordinator
 
+if TYPE_CHECKING:  # a single node imports no client of brokers
+    from headwater.logtier.cluster.forwarding import Forwarding
+
 logger = logging.getLogger(__name__)
 
 #: Maximum number of logged denials per request: a request may list thousands of topics.
@@ -35,6 +38,21 @@ DENIALS_LOGGED_MAX = 20
 #: Each thread may hold a few times DECOMPRESSED_BYTES_MAX for malicious batches: the number limits the memory of all
 #: clients.
 RECORD_THREADS_MAX: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedRequest:
+    """A client's request that another broker has forwarded: with its header, without a length."""
+
+    frame: bytes
+    principal: str
+    client_host: str
+    #: The listener of the forwarding broker's connection: no forwarded API depends on the client's.
+    listener: ListenerSecurity
+
+
+AnswerEmbedded = Callable[[EmbeddedRequest], Awaitable[tuple[bytes, Sequence[int]]]]
+"""Answers a forwarded request: the response with its header, without a length, and the error codes in it."""
 
 
 @dataclass(slots=True)
@@ -64,6 +82,10 @@ class Services:
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
     #: Name of the listener that serves the APIs between brokers; None on a single node, which serves none of them.
     inter_broker_listener: str | None = None
+    #: Forwards requests to the controller; None on a single node, which is its own controller.
+    forwarding: "Forwarding | None" = None
+    #: Set by the dispatcher.
+    answer_embedded: AnswerEmbedded | None = None
     #: Slow work on the records of produce requests.
     record_work: ClientWork = field(default_factory=lambda: ClientWork("records", RECORD_THREADS_MAX))
 
@@ -257,3 +279,17 @@ class RequestContext:
             log_more_denials(self.principal, self.client_host, request)
         else:
             log_denial(self.principal, self.client_host, operation, resource_type, name, request)
+
+
+class EmbeddedContext(RequestContext):
+    """The context of a forwarded request. The broker that forwards it counts it, and mutes the client.
+
+    Attributes:
+        error_codes: The error codes of the finished response.
+    """
+
+    error_codes: Sequence[int] = ()
+
+    def count_answer(self, error_codes: Sequence[int] | None, now_s: float) -> None:  # noqa: ARG002 (of the class)
+        """Note the error codes."""
+        self.error_codes = error_codes or ()

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields
 from inspect import iscoroutinefunction
 from time import perf_counter, thread_time_ns
 from types import MappingProxyType, ModuleType
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from headwater.logtier.handlers.cluster import api_versions
-from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.handlers.context import EmbeddedContext, EmbeddedRequest, RequestContext, Services
 from headwater.logtier.handlers.long_requests import SLICE_RULES, SliceRule, join_answers, slices_of
 from headwater.logtier.handlers.loop_time import LoopTime, measured
 from headwater.logtier.handlers.records import fetch
@@ -33,6 +34,12 @@ LONG_REQUEST_BYTES: Final = 64 << 10
 LONG_REQUESTS_MAX: Final = 4
 """Concurrent long requests: each may use 100 MB until its response is encoded. One client may have half of them."""
 
+FORWARDED_BYTES_MAX: Final = 8 << 20
+"""Largest forwarded request: ten thousand topics with their assignments have about 5 MB. Broker and controller hold it
+several times."""
+
+_LENGTH: Final = struct.Struct(">i")
+
 Result = TypeVar("Result")
 
 
@@ -44,12 +51,37 @@ class _Route(NamedTuple):
     last: int
     is_asynchronous: bool
     slice_rules: tuple[SliceRule, ...]
+    #: Whether a broker that is not the controller forwards it.
+    is_forwarded: bool
+    #: Whether its handler may answer a part of a forwarded request itself (`handle_forwarded`).
+    is_divided: bool
 
 
 def _route(api_key: int, handler: ModuleType) -> _Route:
     first, last = handler.VERSIONS
     rules = SLICE_RULES.get(messages.api_name(api_key), ())
-    return _Route(handler, first, last, iscoroutinefunction(handler.handle), rules)
+    return _Route(
+        handler,
+        first,
+        last,
+        iscoroutinefunction(handler.handle),
+        rules,
+        getattr(handler, "IS_FORWARDED", False),
+        hasattr(handler, "handle_forwarded"),
+    )
+
+
+class _MemoryOwner(Protocol):
+    """Who holds the memory of a request until it is read."""
+
+    def release_request_memory(self) -> None: ...
+
+
+class _ForwardedClient:
+    """The client of an embedded request: its memory is that of the envelope, which has been read."""
+
+    def release_request_memory(self) -> None:
+        pass
 
 
 class Dispatcher:
@@ -67,6 +99,7 @@ class Dispatcher:
     ) -> None:
         """`between_brokers` are the handlers that are served on the inter-broker listener only."""
         self._services = services
+        services.answer_embedded = self._answer_embedded
         self._routes = {key: _route(key, handler) for key, handler in handlers.items()}
         self._routes_between_brokers = {key: _route(key, handler) for key, handler in between_brokers.items()}
         self._long_requests = FairTurns(LONG_REQUESTS_MAX)
@@ -85,7 +118,7 @@ class Dispatcher:
         route = self._routes.get(api_key)
         if route is None:
             route = self._route_between_brokers(header, connection)
-        handler, first, last, is_asynchronous, slice_rules = route
+        handler, first, last, is_asynchronous, slice_rules, is_forwarded, _ = route
         if not first <= api_version <= last:
             return self._unsupported_version(header, handler)
         services = self._services
@@ -113,6 +146,8 @@ class Dispatcher:
             context.request_bytes = len(frame)
             context.mute = connection.mute
             context.loop_time = LoopTime() if services.quotas.meters_time else None
+        if is_forwarded and self._services.forwarding is not None and not self._services.controller.is_active:
+            return self._forward(route, header, frame, context, connection)
         if (
             len(frame) > LONG_REQUEST_BYTES
             and api_key != messages.PRODUCE_KEY
@@ -185,7 +220,7 @@ class Dispatcher:
         header: messages.RequestHeader,
         frame: memoryview,
         context: RequestContext,
-        connection: ClientConnection,
+        connection: _MemoryOwner,
         is_urgent: bool,
     ) -> Response:
         """Decode a long request outside the event loop; until then it counts as being received.
@@ -211,6 +246,112 @@ class Dispatcher:
                 return await self._handle_slices(route.handler, request, *sliced, context)
         # The handler may wait for other clients, as JoinGroup does.
         return await self._handle_later(route.handler, request, context, is_long=True)
+
+    async def _forward(
+        self,
+        route: _Route,
+        header: messages.RequestHeader,
+        frame: memoryview,
+        context: RequestContext,
+        connection: ClientConnection,
+    ) -> Response:
+        """Let the controller answer; until the request is copied, it counts as being received."""
+        forwarding = self._services.forwarding
+        assert forwarding is not None
+        if len(frame) > FORWARDED_BYTES_MAX:
+            raise ProtocolViolationError(
+                f"{messages.api_name(header.api_key)} of {len(frame)} bytes is too large to be forwarded to the "
+                f"controller ({FORWARDED_BYTES_MAX} at most); split it"
+            )
+        is_urgent = len(frame) > LONG_REQUEST_BYTES and connection.keep_request_memory()
+        async with forwarding.turns.of(context.share_owner, is_urgent=is_urgent):
+            request = bytes(frame)
+            connection.release_request_memory()
+            context.mute = connection.mute
+            try:
+                if route.is_divided and (tree := await self._divided(route.handler, header, request, context)):
+                    return self._encode(context, tree)
+                answer = await self._from_controller(request, context)
+            except KafkaError as error:
+                return await self._refused_long(context, error, messages.read_request(header, request))
+        if answer is None:
+            return await self._handle_here(route, header, request, context, connection)
+        context.throttle(_throttle_ms(header, answer))
+        context.count_answer(None, perf_counter())
+        return [_LENGTH.pack(len(answer)) + answer]
+
+    async def _from_controller(self, frame: bytes, context: RequestContext) -> bytes | None:
+        """Return the controller's response, None if this broker has become the controller."""
+        services = self._services
+        assert services.forwarding is not None
+        return await services.forwarding.forward(
+            frame, context.principal, context.client_host, lambda: services.controller.is_active
+        )
+
+    async def _divided(
+        self, handler: ModuleType, header: messages.RequestHeader, frame: bytes, context: RequestContext
+    ) -> dict[str, Any] | None:
+        """Let the handler answer what is not the controller's; None if all of the request is."""
+
+        async def send_rest(rest: Any) -> Any:
+            answer = await self._from_controller(messages.embedded_frame(header, frame, rest), context)
+            if answer is None:
+                raise KafkaError(ErrorCode.not_controller, "This broker has become the controller meanwhile.")
+            context.throttle(_throttle_ms(header, answer))
+            return messages.read_response(header, answer)
+
+        request = messages.read_request(header, frame)
+        return cast("dict[str, Any] | None", await handler.handle_forwarded(request, context, send_rest))
+
+    async def _answer_embedded(self, embedded: EmbeddedRequest) -> tuple[bytes, Sequence[int]]:
+        """Answer a request that another broker forwarded.
+
+        Raises:
+            ProtocolViolationError: The request cannot be read.
+            KafkaError: invalid_request, unsupported_version: the request is not one that is forwarded.
+        """
+        header = messages.read_request_header(embedded.frame)
+        route = self._routes.get(header.api_key)
+        if route is None or not route.is_forwarded:
+            name = messages.api_name(header.api_key)
+            raise KafkaError(ErrorCode.invalid_request, f"{name} is not a request that brokers forward.")
+        if not route.first <= header.api_version <= route.last:
+            raise KafkaError(
+                ErrorCode.unsupported_version, f"Version {header.api_version} of the request is not supported."
+            )
+        context = EmbeddedContext(
+            self._services,
+            header.api_key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            embedded.client_host,
+            embedded.principal,
+            embedded.listener,
+        )
+        parts = await self._handle_here(route, header, embedded.frame, context, _ForwardedClient())
+        response = b"".join(cast("Sequence[bytes]", parts))
+        return response[_LENGTH.size :], context.error_codes
+
+    async def _handle_here(
+        self,
+        route: _Route,
+        header: messages.RequestHeader,
+        frame: bytes,
+        context: RequestContext,
+        owner: _MemoryOwner,
+    ) -> Response:
+        """Answer a request that could have been forwarded, or has been."""
+        if len(frame) > LONG_REQUEST_BYTES:
+            return await self._handle_long(route, header, memoryview(frame), context, owner, is_urgent=False)
+        request = messages.read_request(header, frame)
+        try:
+            sliced = slices_of(request, route.slice_rules)
+        except KafkaError as error:
+            return self._refused(context, error, request)
+        if sliced is not None:
+            return await self._handle_cut(route.handler, request, *sliced, context)
+        return await self._handle_later(route.handler, request, context)
 
     async def _handle_cut(
         self, handler: ModuleType, request: Any, rule: SliceRule, slices: list[Any], context: RequestContext
@@ -332,6 +473,16 @@ class Dispatcher:
             # connection it waits.
             raise ProtocolViolationError(f"{name} failed, see the broker's log") from fault
         return self._refused(context, KafkaError(ErrorCode.unknown_server_error, "see the broker's log"), request)
+
+
+def _throttle_ms(header: messages.RequestHeader, response: bytes) -> int:
+    """Return the throttle time of a response, which is the first field of its body where there is one."""
+    first_field = fields(messages.response_class(header.api_key, header.api_version))[0]
+    if first_field.name != "throttle_time":
+        return 0
+    position = len(messages.response_prefix(header.api_key, header.api_version, 0, 0)) - _LENGTH.size
+    (throttle_ms,) = _LENGTH.unpack_from(response, position)
+    return cast("int", throttle_ms)
 
 
 async def _steps(handler: ModuleType, request: Any, context: RequestContext) -> Any:

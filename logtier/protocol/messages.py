@@ -127,6 +127,21 @@ def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
     return request
 
 
+def embedded_frame(header: RequestHeader, frame: bytes, request: Any) -> bytes:
+    """Return a request frame with the header of `frame` and the body of another request of its API and version."""
+    buffer = BytesIO()
+    entity_writer(type(request))(buffer, request)
+    tags = b"\0" if is_flexible(header.api_key, header.api_version) else b""
+    return frame[: header.body_offset] + tags + buffer.getvalue()
+
+
+def read_response(header: RequestHeader, frame: bytes) -> Any:
+    """Decode another broker's response to a request with this header; `frame` has no length."""
+    offset = len(response_prefix(header.api_key, header.api_version, 0, 0)) - 4
+    response, _ = entity_reader(response_class(header.api_key, header.api_version))(frame, offset)
+    return response
+
+
 def response_prefix(api_key: int, version: int, correlation_id: int, body_size: int) -> bytes:
     """Return length and header of a response with a body of `body_size` bytes."""
     if is_flexible(api_key, version) and api_key != API_VERSIONS_KEY:

@@ -15,6 +15,8 @@ from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 55
 VERSIONS = (0, 2)
+#: The controller answers.
+IS_FORWARDED = True
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_PARTITION: Final = 0

@@ -8,6 +8,8 @@ from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 64
 VERSIONS = (0, 0)
+#: The controller answers.
+IS_FORWARDED = True
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:

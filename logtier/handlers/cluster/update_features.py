@@ -12,6 +12,8 @@ from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 57
 VERSIONS = (0, 2)
+#: The controller answers.
+IS_FORWARDED = True
 
 _SAFE_DOWNGRADE: Final = 2
 _UNSAFE_DOWNGRADE: Final = 3

@@ -6,17 +6,31 @@ from typing import Any
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigResourceType, ConfigResult
 from headwater.logtier.handlers.configs.broker_loggers import alter_loggers
 from headwater.logtier.handlers.configs.config_authorization import config_denial
+from headwater.logtier.handlers.configs.configs_of_this_broker import SendRest, answer_divided, misdirected
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 44
 VERSIONS = (0, 1)
+#: The controller answers.
+IS_FORWARDED = True
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Change each resource completely or not at all."""
-    changes = [
+    results = await alter_authorized(_changes(request), context, validate_only=request.validate_only)
+    return {"responses": [resource_response(result) for result in results]}
+
+
+async def handle_forwarded(request: Any, context: RequestContext, send_rest: SendRest) -> dict[str, Any] | None:
+    """Answer what concerns this broker, and let the controller answer the rest; None if there is only that."""
+    results = await answer_divided(request, _changes(request), context, send_rest)
+    return None if results is None else {"responses": [resource_response(result) for result in results]}
+
+
+def _changes(request: Any) -> list[ConfigChange]:
+    return [
         ConfigChange(
             resource.resource_type,
             resource.resource_name,
@@ -24,8 +38,6 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         )
         for resource in request.resources
     ]
-    results = await alter_authorized(changes, context, validate_only=request.validate_only)
-    return {"responses": [resource_response(result) for result in results]}
 
 
 async def alter_authorized(
@@ -36,7 +48,9 @@ async def alter_authorized(
     altered_loggers = []
     denied: dict[tuple[int, str], ConfigResult] = {}
     for change in changes:
-        denial = config_denial(AclOperation.alter_configs, change.resource_type, change.resource_name, context)
+        denial = config_denial(
+            AclOperation.alter_configs, change.resource_type, change.resource_name, context
+        ) or misdirected(change, context)
         if denial is None and change.resource_type == ConfigResourceType.BROKER_LOGGER and not change.replace_all:
             altered_loggers.append(_alter_loggers(change, context, validate_only))
         elif denial is None:

@@ -10,6 +10,8 @@ from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 49
 VERSIONS = (0, 1)
+#: The controller answers.
+IS_FORWARDED = True
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:

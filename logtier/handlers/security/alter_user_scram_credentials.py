@@ -9,6 +9,8 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 51
 VERSIONS = (0, 0)
+#: The controller answers.
+IS_FORWARDED = True
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 30
 VERSIONS = (1, 3)
+#: The controller answers.
+IS_FORWARDED = True
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 45
 VERSIONS = (0, 1)
+#: The controller answers.
+IS_FORWARDED = True
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:

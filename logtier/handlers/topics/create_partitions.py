@@ -10,6 +10,8 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 37
 VERSIONS = (0, 3)
+#: The controller answers.
+IS_FORWARDED = True
 
 _STRICT_QUOTA_FROM = 3
 

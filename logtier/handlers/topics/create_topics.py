@@ -12,6 +12,8 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 19
 VERSIONS = (2, 7)
+#: The controller answers.
+IS_FORWARDED = True
 
 _STRICT_QUOTA_FROM = 6
 

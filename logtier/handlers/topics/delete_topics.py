@@ -11,6 +11,8 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 20
 VERSIONS = (1, 6)
+#: The controller answers.
+IS_FORWARDED = True
 
 _BY_ID_FROM = 6
 _STRICT_QUOTA_FROM = 5

@@ -14,6 +14,8 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 43
 VERSIONS = (0, 2)
+#: The controller answers.
+IS_FORWARDED = True
 
 _PREFERRED = 0
 _UNCLEAN = 1

@@ -263,6 +263,44 @@ def test_a_repeated_proposal_waits_longer_each_time() -> None:
     run(scenario)
 
 
+def test_after_a_calm_time_the_waits_begin_anew() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        await created(plane)
+        control = (await plane.others())[0]
+        key = led_by(plane, control)
+        repeated = ProposeIsr(key, 90, 90, (IsrMember(control.node.broker_id, -1),), is_repeated=True)
+        for _ in range(5):
+            control.proposals.propose(repeated)
+            await decided(plane, control, len(control.decisions) + 1)
+        await asyncio.sleep(isr_proposals.CALM_MS / 1000)
+        begun_s = asyncio.get_running_loop().time()
+        control.proposals.propose(repeated)
+        await decided(plane, control, 6)
+        assert asyncio.get_running_loop().time() - begun_s < 0.2
+
+    run(scenario)
+
+
+def test_a_decision_comes_after_all_who_follow_the_metadata_have_its_change() -> None:
+    """The replica manager subscribes after the proposals; the partition must have the new state first."""
+
+    async def scenario(plane: ControlPlane) -> None:
+        await created(plane)
+        control = (await plane.others())[0]
+        key, own = led_by(plane, control), control.node.broker_id
+        events: list[object] = []
+        control.node.cache.subscribe(lambda delta: events.append(delta.new.topics["t"].partitions[key.partition].isr))
+        control.proposals.decided = lambda _, decision: events.append(decision)
+        plane.model.cut(control.node.name)
+        control.proposals.propose(proposal(control, key, own))
+        await asyncio.sleep(1)
+        plane.model.heal(control.node.name)
+        await plane.until(lambda: bool(events) and isinstance(events[-1], IsrDecision))
+        assert events[-2] == (own,)
+
+    run(scenario)
+
+
 def test_a_newer_proposal_replaces_a_waiting_one() -> None:
     async def scenario(plane: ControlPlane) -> None:
         await created(plane)
