@@ -77,8 +77,8 @@ faults: java venv ## kill -9 and SIGSTOP of the brokers of a real cluster (MINUT
 	@$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 .PHONY: simulate
-simulate: venv ## Simulated runs of a broker with faults, in virtual time (SEEDS=20, SEED=first)
-	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),20) --seed $(or $(SEED),1)
+simulate: venv ## Simulated runs with faults, in virtual time, of one broker and of three (SEEDS=20, SEED=first, BROKERS="1 3")
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),20) --seed $(or $(SEED),1) --brokers $(or $(BROKERS),1 3)
 
 .PHONY: plan-fuzz
 plan-fuzz: java venv ## Random changes that `pipeline plan` calls safe, tried on Spark (PAIRS=300, SEED=...)

@@ -153,13 +153,13 @@ class Consumer(Worker):
             "group_instance_id": None,
             "topics": ({"name": key.topic, "partitions": (partition,)},),
         }
-        losses = self.history.losses
+        losses = self.history.group_losses
         answer: Any = await self.ask(kio_request(ApiKey.OFFSET_COMMIT, _OFFSET_COMMIT, values), host)
         code = int(answer.topics[0].partitions[0].error_code)
         self.note("commit", key, offset, code)
         if code == ErrorCode.none:
             self.note("committed", key, offset)
-            if losses == self.history.losses or not self.history.may_lose:
+            if losses == self.history.group_losses or not self.history.may_lose:
                 commits.acknowledged = max(commits.acknowledged, offset)
         elif code not in RETRIABLE:
             raise InvariantError(f"{self.name}: the commit of {key} was refused: {ErrorCode(code).name}")
@@ -177,7 +177,7 @@ class Consumer(Worker):
             "require_stable": False,
         }
         known = {key: commits.acknowledged for key, commits in self.history.commits.items()}
-        losses = self.history.losses
+        losses = self.history.group_losses
         answer: Any = await self.ask(kio_request(ApiKey.OFFSET_FETCH, _OFFSET_FETCH, values), host)
         code = int(answer.error_code)
         if code:
@@ -189,6 +189,6 @@ class Consumer(Worker):
         for topic in answer.topics:
             for each in topic.partitions:
                 key = TopicPartition(str(topic.name), int(each.partition_index))
-                if (self.name, key) in known and not each.error_code and losses == self.history.losses:
+                if (self.name, key) in known and not each.error_code and losses == self.history.group_losses:
                     self.history.check_committed(self.name, key, int(each.committed_offset))
         self._must_check_commits = False

@@ -44,6 +44,7 @@ class History:
     Attributes:
         may_lose: Whether a power loss may take acknowledged records, because they are not synced first.
         losses: Power losses that may have taken something.
+        group_losses: Those that may have taken offsets or generations of groups.
         lossy_topics: Topics of which acknowledged records may be lost with their leader.
         acknowledged: Values of acknowledged records by partition and offset.
         on_acknowledge: Called with the partition and the end offset of each acknowledged batch.
@@ -56,6 +57,7 @@ class History:
 
     may_lose: bool
     losses: int = 0
+    group_losses: int = 0
     lossy_topics: set[str] = field(default_factory=set)
     on_acknowledge: Callable[[TopicPartition, int], None] = lambda *_: None
     acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
@@ -123,10 +125,15 @@ class History:
         if self.may_lose:
             self.acknowledged.clear()
             self.ends.clear()
-            for commits in self.commits.values():
-                commits.acknowledged = -1
-            self.assignments.clear()
-            self.generations.clear()
+            self.lose_groups()
+
+    def lose_groups(self) -> None:
+        """What coordinators had not synced may be gone."""
+        self.group_losses += 1
+        for commits in self.commits.values():
+            commits.acknowledged = -1
+        self.assignments.clear()
+        self.generations.clear()
 
     def assign(self, group: str, generation: int, member: str, partitions: list[TopicPartition]) -> None:
         """A member got its partitions: in one generation, nobody else has them."""

@@ -53,7 +53,7 @@ class Member(Worker):
         return await self.ask(request, self._coordinator)
 
     async def _join(self) -> None:
-        losses = self.history.losses
+        losses = self.history.group_losses
         values = {
             "group_id": GROUP,
             "session_timeout": _SESSION,
@@ -91,7 +91,7 @@ class Member(Worker):
         self._generation = generation
         mine = [TopicPartition(*each) for each in json.loads(synced.assignment)]
         self.note("assigned", generation, mine)
-        if losses == self.history.losses:
+        if losses == self.history.group_losses:
             self.history.assign(GROUP, generation, self._member_id, mine)
 
     async def _heartbeat(self) -> None:

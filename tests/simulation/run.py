@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,6 @@ class _Run:
     chance: random.Random
     faults: Sequence[Fault]
     history: History
-    errors: list[str] = field(default_factory=list)
 
     async def play(self) -> None:
         flush = {} if self.history.may_lose else {"log.flush.interval.messages": 1}
@@ -83,14 +82,14 @@ class _Run:
         workers: list[Producer | Consumer | Member] = [*producers, *consumers, *members]
         clients = [asyncio.create_task(worker.run()) for worker in workers]
         faults = asyncio.create_task(NodeFaults(node, self.history).apply(self.faults))
-        await self._until(faults, [*running, *clients])
-        await self._until(asyncio.create_task(asyncio.sleep(AFTERWARDS_S)), [*running, *clients])
+        await until(faults, [*running, *clients])
+        await until(asyncio.create_task(asyncio.sleep(AFTERWARDS_S)), [*running, *clients])
         for worker in workers:
             worker.is_ending = True
         async with asyncio.timeout(SETTLE_S):
             for task in clients:
-                await self._until(task, running)
-            await self._until(asyncio.create_task(consumers[0].read_to_end(checker.ends(TOPIC))), running)
+                await until(task, running)
+            await until(asyncio.create_task(consumers[0].read_to_end(checker.ends(TOPIC))), running)
         checker.check_all()
         for task in running:
             task.cancel()
@@ -98,14 +97,15 @@ class _Run:
     def _draw(self) -> random.Random:
         return random.Random(self.chance.random())
 
-    async def _until(self, task: asyncio.Task[Any], others: Sequence[asyncio.Task[Any]]) -> None:
-        """Wait for a task; the failure of another one ends the run."""
-        pending = {task, *others}
-        while not task.done():
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
-        task.result()
+
+async def until(task: asyncio.Task[Any], others: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait for a task; the failure of another one ends the run."""
+    pending = {task, *others}
+    while not task.done():
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    task.result()
 
 
 def run(seed: int, duration_s: float, faults: Sequence[Fault] | None = None) -> Outcome:
@@ -117,6 +117,13 @@ def run(seed: int, duration_s: float, faults: Sequence[Fault] | None = None) -> 
     faults = drawn if faults is None else faults
     history = History(may_lose)
     play = _Run(loop, random.Random(chance.random()), faults, history)
+    return conclude(loop, play.play(), seed, faults, history)
+
+
+def conclude(
+    loop: VirtualLoop, play: Coroutine[Any, Any, None], seed: int, faults: Sequence[Fault], history: History
+) -> Outcome:
+    """Run to the end, whatever it is."""
     errors: list[str] = []
 
     def failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -125,7 +132,7 @@ def run(seed: int, duration_s: float, faults: Sequence[Fault] | None = None) -> 
     loop.set_exception_handler(failed)
     violation = None
     try:
-        loop.run_until_complete(play.play())
+        loop.run_until_complete(play)
     except Exception as error:  # noqa: BLE001 (whatever ends a run is a finding)
         violation = f"{type(error).__name__}: {error}"
     finally:

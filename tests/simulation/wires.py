@@ -68,6 +68,8 @@ class Wire:
         #: Arrivals belong to the receiving machine's kernel, which works while a process is frozen, and after its end.
         self._kernel = kernel
         self._free_from_s = 0.0
+        #: Each arrival takes the oldest one: timers of one moment may fire in any order.
+        self._travelling: deque[Item] = deque()
         self.arrive: Callable[[Item], None] = lambda _: None
 
     def send(self, item: Item) -> None:
@@ -76,10 +78,11 @@ class Wire:
             return
         due_s = max(self._free_from_s, self._loop.time() + self._route.latency_s())
         self._free_from_s = due_s
-        self._loop.call_at(due_s, self._arrive, item, context=self._kernel)
+        self._travelling.append(item)
+        self._loop.call_at(due_s, self._arrive, context=self._kernel)
 
-    def _arrive(self, item: Item) -> None:
-        self.arrive(item)
+    def _arrive(self) -> None:
+        self.arrive(self._travelling.popleft())
 
 
 class SimulatedStream:

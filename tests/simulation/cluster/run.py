@@ -1,0 +1,166 @@
+"""One simulated run of a cluster: whole brokers on one ZooKeeper, their clients, their faults, and the checks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from tests.simulation.checker import NodeChecker
+from tests.simulation.clients import CLIENTS, CLIENTS_ADDRESS, Brokers, Client, create_topic
+from tests.simulation.cluster.checker import ClusterChecker
+from tests.simulation.cluster.deletions import TopicRemaker
+from tests.simulation.cluster.faults import CLUSTER_KINDS, ClusterFaults
+from tests.simulation.cluster.power import PowerLosses
+from tests.simulation.cluster.watermarks import observed_watermarks
+from tests.simulation.consumers import Consumer
+from tests.simulation.faults import Fault, draw_faults
+from tests.simulation.history import History, InvariantError
+from tests.simulation.members import Member
+from tests.simulation.node import SESSION_MS, SimulatedNode
+from tests.simulation.producers import Producer
+from tests.simulation.run import AFTERWARDS_S, CHECK_INTERVAL_S, SETTLE_S, TOPIC, Outcome, conclude, until
+from tests.simulation.simulated_network import Cables, SimulatedNetwork
+from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.zookeeper_model import ZooKeeperModel
+
+#: Topic whose producer is content with the leader's acknowledgement.
+LOSSY_TOPIC = "loose"
+MIN_ISR = 2
+REPLICATION_FACTOR = 3
+#: Time after the last fault in which every ISR must be full again.
+FULL_ISR_S = 60.0
+#: Time limits between brokers: a run is too short for Kafka's 30 s.
+TIMEOUT_MS = 5_000
+PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
+LOSSY_PARTITIONS = [TopicPartition(LOSSY_TOPIC, index) for index in range(2)]
+PRODUCERS, CONSUMERS, MEMBERS = 3, 2, 2
+#: Ratio of runs in which records are synced before they are acknowledged.
+FLUSH_RATIO = 0.3
+
+
+@dataclass(slots=True)
+class _ClusterRun:
+    loop: VirtualLoop
+    chance: random.Random
+    faults: Sequence[Fault]
+    history: History
+    brokers: int
+    beyond: bool
+
+    async def play(self) -> None:
+        cables = Cables(self._draw())
+        zookeeper = ZooKeeperModel(self._draw())
+        properties = self._properties()
+        nodes = [
+            SimulatedNode(self.loop, cables, broker_id, self._draw(), properties, zookeeper)
+            for broker_id in range(1, self.brokers + 1)
+        ]
+        checkers = {node.node_id: NodeChecker(self.loop, node, self.history, is_alone=False) for node in nodes}
+        checker = ClusterChecker(self.loop, zookeeper, checkers, self.history, MIN_ISR)
+        with observed_watermarks(checker.watermark_changed):
+            running = [asyncio.create_task(node.keep_running()) for node in nodes]
+            running += [asyncio.create_task(each.check_periodically(CHECK_INTERVAL_S)) for each in checkers.values()]
+            running.append(asyncio.create_task(checker.check_periodically(CHECK_INTERVAL_S)))
+            network = SimulatedNetwork(cables, CLIENTS, None, self._draw(), address=CLIENTS_ADDRESS)
+            brokers = Brokers(network, [node.name for node in nodes])
+            power = PowerLosses(checker, self.history, MIN_ISR, beyond=self.beyond)
+            await self._work(brokers, ClusterFaults(nodes, zookeeper, power, self.history), checker, running)
+            for task in running:
+                task.cancel()
+
+    async def _work(
+        self,
+        brokers: Brokers,
+        cluster_faults: ClusterFaults,
+        checker: ClusterChecker,
+        running: list[asyncio.Task[None]],
+    ) -> None:
+        admin = Client("admin", brokers, self.history, random.Random(1))
+        for topic, partitions in ((TOPIC, PARTITIONS), (LOSSY_TOPIC, LOSSY_PARTITIONS)):
+            making = asyncio.create_task(create_topic(admin, topic, len(partitions), {}, REPLICATION_FACTOR))
+            async with asyncio.timeout(SETTLE_S):
+                await until(making, running)
+        workers, consumers = self._workers(brokers)
+        clients = [asyncio.create_task(worker.run()) for worker in workers]
+        faults = asyncio.create_task(cluster_faults.apply(self.faults))
+        await until(faults, [*running, *clients])
+        await until(asyncio.create_task(asyncio.sleep(AFTERWARDS_S)), [*running, *clients])
+        full = asyncio.create_task(self._full_isrs(checker))
+        await until(full, [*running, *clients])
+        for worker in workers:
+            worker.is_ending = True
+        async with asyncio.timeout(SETTLE_S):
+            for task in clients:
+                await until(task, running)
+            ends = {key: end for key, end in checker.committed_ends().items() if key in PARTITIONS}
+            await until(asyncio.create_task(consumers[0].read_to_end(ends)), running)
+        checker.check_all()
+        checker.check_end()
+
+    def _properties(self) -> dict[str, object]:
+        flush = {} if self.history.may_lose else {"log.flush.interval.messages": 1}
+        return {
+            "zookeeper.connect": "model:2181",
+            "zookeeper.session.timeout.ms": SESSION_MS,
+            "min.insync.replicas": MIN_ISR,
+            "default.replication.factor": REPLICATION_FACTOR,
+            "offsets.topic.replication.factor": REPLICATION_FACTOR,
+            "transaction.state.log.replication.factor": REPLICATION_FACTOR,
+            "offsets.topic.num.partitions": 2,
+            "group.initial.rebalance.delay.ms": 0,
+            "log.segment.bytes": 20_000,
+            "log.index.interval.bytes": 500,
+            "replica.lag.time.max.ms": TIMEOUT_MS,
+            "replica.socket.timeout.ms": TIMEOUT_MS,
+            "replica.high.watermark.checkpoint.interval.ms": 1_000,
+            "request.timeout.ms": TIMEOUT_MS,
+            "controller.socket.timeout.ms": TIMEOUT_MS,
+            **flush,
+        }
+
+    def _workers(self, brokers: Brokers) -> tuple[list[Producer | Consumer | Member], list[Consumer]]:
+        history = self.history
+        numbers = itertools.count()
+        consumers = [Consumer(f"c{i}", brokers, history, self._draw(), PARTITIONS) for i in range(CONSUMERS)]
+        workers: list[Producer | Consumer | Member] = [
+            Producer(f"p{i}", brokers, history, self._draw(), PARTITIONS, numbers) for i in range(PRODUCERS)
+        ]
+        workers.append(Producer("loose", brokers, history, self._draw(), LOSSY_PARTITIONS, numbers, acks=1))
+        workers.append(TopicRemaker("remaker", brokers, history, self._draw(), numbers, REPLICATION_FACTOR))
+        members = [Member(f"m{i}", brokers, history, self._draw(), PARTITIONS) for i in range(MEMBERS)]
+        return [*workers, *consumers, *members], consumers
+
+    async def _full_isrs(self, checker: ClusterChecker) -> None:
+        """After the last fault every partition gets its leader and its ISR back."""
+        for _ in range(int(FULL_ISR_S * 10)):
+            if not checker.not_in_sync:
+                return
+            await asyncio.sleep(0.1)
+        raise InvariantError(f"{FULL_ISR_S} s after the last fault: {checker.not_in_sync}")
+
+    def _draw(self) -> random.Random:
+        return random.Random(self.chance.random())
+
+
+def run_cluster(
+    seed: int, duration_s: float, faults: Sequence[Fault] | None = None, *, brokers: int = 3, beyond: bool = False
+) -> Outcome:
+    """Run one seed of a cluster, with its own faults or with given ones.
+
+    Args:
+        beyond: Whether machines lose power more often than replication survives; then only logs that agree, and an
+            election that tells of the loss, are relied on.
+    """
+    chance = random.Random(seed)
+    may_lose = beyond or chance.random() >= FLUSH_RATIO
+    loop = VirtualLoop(random.Random(chance.random()))
+    drawn = draw_faults(random.Random(chance.random()), duration_s, list(CLUSTER_KINDS))
+    faults = drawn if faults is None else faults
+    history = History(may_lose)
+    history.lossy_topics.add(LOSSY_TOPIC)
+    play = _ClusterRun(loop, random.Random(chance.random()), faults, history, brokers, beyond)
+    return conclude(loop, play.play(), seed, faults, history)
