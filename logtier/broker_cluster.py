@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Final
 
+from headwater.logtier.cluster.forwarding import Forwarding
+from headwater.logtier.cluster.isr_proposals import IsrProposals
 from headwater.logtier.cluster.membership import ClusterMembership
 from headwater.logtier.cluster.peer_connections import PeerConnections
 from headwater.logtier.config import BrokerConfig
@@ -16,8 +19,10 @@ from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.paths import BrokerProcess
 from headwater.logtier.network.listeners import Listeners
 
+NO_BROKER_EPOCH: Final = -1
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class ClusterParts:
     """The parts of a broker in a cluster (`zookeeper.connect`)."""
 
@@ -25,6 +30,15 @@ class ClusterParts:
     follower: MetadataFollower
     controller: Controller
     connections: PeerConnections
+    #: Set once, by `make_membership`.
+    membership: ClusterMembership | None = None
+
+    def broker_epoch(self) -> int:
+        """Return the epoch of this process's last registration, -1 before the first.
+
+        The image may still have that of the process before, for which this one must not speak (KIP-903).
+        """
+        return NO_BROKER_EPOCH if self.membership is None else self.membership.broker_epoch
 
     def make_membership(
         self,
@@ -42,7 +56,7 @@ class ClusterParts:
             machine.boot_id(),
             log_manager.previous_broker_epoch,
         )
-        membership = ClusterMembership(
+        membership = self.membership = ClusterMembership(
             config,
             self.store,
             self.follower,
@@ -70,3 +84,21 @@ def open_cluster(
     )
     closing.push_async_callback(connections.aclose)
     return ClusterParts(store, follower, controller, connections)
+
+
+def open_proposals(
+    config: BrokerConfig, machine: Machine, cluster: ClusterParts, closing: AsyncExitStack
+) -> IsrProposals:
+    """Prepare the proposals of ISRs; `decided` is to be set before the first one."""
+    proposals = IsrProposals(
+        config.node_id, cluster.connections.channel, cluster.follower.cache, machine.clock, cluster.broker_epoch
+    )
+    closing.push_async_callback(proposals.aclose)
+    return proposals
+
+
+def open_forwarding(config: BrokerConfig, machine: Machine, cluster: ClusterParts) -> Forwarding:
+    """Prepare the forwarding of requests to the controller."""
+    return Forwarding(
+        config.node_id, cluster.connections.peers, cluster.follower.cache, machine.clock, machine.prng.random
+    )

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headwater.logtier.config import BrokerConfig, ConfigError
+from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.group.coordinator import GroupCoordinator
@@ -29,6 +30,7 @@ from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.network.listeners import ListenError, Listeners
 from headwater.logtier.replication.fetch_session import FetchSessionCache
 from headwater.logtier.replication.log_dirs import LogDirs
+from headwater.logtier.replication.partition_replication import no_followers
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.cold_sender import ColdReadPace, ColdSender
@@ -39,6 +41,7 @@ from headwater.logtier.transaction.coordinator import TransactionCoordinator
 
 if TYPE_CHECKING:
     from headwater.logtier.broker_cluster import ClusterParts
+    from headwater.logtier.cluster.isr_proposals import IsrProposals
 
 OnFailure = Callable[[str], None]
 """Called with the reason when the broker must be stopped."""
@@ -94,7 +97,7 @@ async def open_parts(
     cluster = None if config.zookeeper_connect is None else _open_cluster(config, machine, opened, closing)
     read_ahead = machine.read_ahead()
     closing.callback(read_ahead.close)
-    replica_manager = _open_replicas(config, machine, metadata, log_manager, read_ahead, closing)
+    replica_manager = _open_replicas(config, machine, metadata, log_manager, read_ahead, cluster, closing)
     cleaner = _start_cleaner(machine, metadata, log_manager, replica_manager, closing)
     groups = GroupCoordinator(config, machine.clock, machine.prng, replica_manager, controller, metadata)
     transactions = TransactionCoordinator(
@@ -109,6 +112,8 @@ async def open_parts(
     services = _make_services(
         config, machine, metadata, controller, replica_manager, groups, transactions, read_ahead, closing
     )
+    if cluster is not None:
+        _serve_brokers(config, machine, cluster, services)
     listeners = _open_listeners(config, machine, services, closing)
     return BrokerParts(metadata, controller, cluster, log_manager, replica_manager, cleaner, services, listeners)
 
@@ -169,13 +174,23 @@ def _open_replicas(
     metadata: MetadataCache,
     log_manager: LogManager,
     read_ahead: ReadAhead,
+    cluster: "ClusterParts | None",
     closing: AsyncExitStack,
 ) -> ReplicaManager:
     """Take over the logs of the image, and follow its changes."""
     call_later = asyncio.get_running_loop().call_later
+    proposals = None if cluster is None else _open_proposals(config, machine, cluster, closing)
     replica_manager = ReplicaManager(
-        config.node_id, metadata.topic_config, log_manager, machine.clock, call_later, read_ahead
+        config.node_id,
+        metadata.topic_config,
+        log_manager,
+        machine.clock,
+        call_later,
+        read_ahead,
+        no_followers if proposals is None else proposals.propose,
     )
+    if proposals is not None:
+        proposals.decided = replica_manager.partition_replication.isr_decided
     replica_manager.start(metadata.image)
     closing.callback(replica_manager.partition_replication.stop)
     _limit_moves(replica_manager.log_dirs, metadata)
@@ -185,6 +200,22 @@ def _open_replicas(
     metadata.prepare_with(replica_manager.prepare)
     metadata.subscribe(replica_manager.apply)
     return replica_manager
+
+
+def _open_proposals(
+    config: BrokerConfig, machine: Machine, cluster: "ClusterParts", closing: AsyncExitStack
+) -> "IsrProposals":
+    from headwater.logtier.broker_cluster import open_proposals
+
+    return open_proposals(config, machine, cluster, closing)
+
+
+def _serve_brokers(config: BrokerConfig, machine: Machine, cluster: "ClusterParts", services: Services) -> None:
+    """Serve the requests of other brokers, and forward those of clients that the controller executes."""
+    from headwater.logtier.broker_cluster import open_forwarding
+
+    services.inter_broker_listener = inter_broker_listener(config).name
+    services.forwarding = open_forwarding(config, machine, cluster)
 
 
 def _start_cleaner(

@@ -52,6 +52,11 @@ class ClusterMembership:
         self._previous_epoch = process.previous_epoch
 
     @property
+    def broker_epoch(self) -> int:
+        """The epoch of this process's last registration, -1 before the first."""
+        return self._registrar.epoch
+
+    @property
     def epoch_at_close(self) -> int:
         """The broker epoch for the clean-stop marker: that of the last registration, else that of the stop before.
 
