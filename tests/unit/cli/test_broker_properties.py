@@ -37,6 +37,19 @@ def test_a_list_in_the_file_becomes_kafkas_list(tmp_path: Path) -> None:
     assert read_properties(str(path)) == {"log.dirs": "a,b", "num.partitions": 3}
 
 
+def test_kafkas_own_form_is_read_from_a_file_of_that_name(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("# a broker\nnode.id=3\nzookeeper.connect = zk1:2181,zk2:2181/kafka\nlisteners=PLAINTEXT://:9093\n")
+    assert read_properties(str(path)) == {
+        "node.id": "3",
+        "zookeeper.connect": "zk1:2181,zk2:2181/kafka",
+        "listeners": "PLAINTEXT://:9093",
+    }
+    path.write_text("node.id 3\n")
+    with pytest.raises(CliError, match=r"server\.properties: line 1 is not of the form name=value"):
+        read_properties(str(path))
+
+
 @pytest.mark.parametrize("text", ["- a", "a: {b: c}", "a:", "1: 2", "a: b: c", "x: \x00"])
 def test_a_file_that_is_no_properties_is_told_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "broker.yaml"

@@ -16,7 +16,7 @@ from headwater.settings import FIELDS, environment_name
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "docs" / "reference"
-EXAMPLES_ONLY = {"listeners", "advertised.listeners", "broker.rack"}
+EXAMPLES_ONLY = {"listeners", "advertised.listeners", "broker.rack", "zookeeper.connect"}
 """Properties of conf/broker.yaml that show an example, because their default is something else or nothing."""
 
 

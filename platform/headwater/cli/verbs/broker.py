@@ -17,19 +17,37 @@ PROPERTIES_BYTES_MAX = 1 << 20
 
 
 def read_properties(path: str) -> dict[str, object]:
-    """Read broker properties from a flat YAML mapping with Kafka's names."""
-    import yaml
-
+    """Read broker properties with Kafka's names: a flat YAML mapping, or Kafka's own form in a `.properties` file."""
     try:
         if os.path.getsize(path) > PROPERTIES_BYTES_MAX:
             raise CliError("broker", f"{path} is larger than {PROPERTIES_BYTES_MAX} bytes", "name a properties file")
         with open(path, encoding="utf-8") as file:
-            document = yaml.safe_load(file)
+            text = file.read()
     except OSError as error:
         raise CliError(
             "broker", f"{path} cannot be read: {error.strerror}", "check --config or broker_config"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise CliError("broker", f"{path} is not UTF-8 text: {error}", "correct the file") from None
+    return _from_properties(path, text) if path.endswith(".properties") else _from_yaml(path, text)
+
+
+def _from_properties(path: str, text: str) -> dict[str, object]:
+    from headwater.logtier.config import ConfigError
+    from headwater.logtier.config.client_properties import parse_properties
+
+    try:
+        return dict(parse_properties(text))
+    except ConfigError as error:
+        raise CliError("broker", f"{path}: {error}", "correct the file") from None
+
+
+def _from_yaml(path: str, text: str) -> dict[str, object]:
+    import yaml
+
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else path
         raise CliError(
@@ -79,7 +97,7 @@ def broker_properties(
     "config_path",
     type=click.Path(),
     metavar="FILE",
-    help="Broker properties in YAML, such as conf/broker.yaml.",
+    help="Broker properties in YAML, such as conf/broker.yaml, or as name=value lines in a .properties file.",
 )
 @child_options
 def broker(
