@@ -83,6 +83,7 @@ def open_cluster(
         config, follower.cache, machine.outgoing, machine.clock, machine.prng.random, machine.random_bytes
     )
     closing.push_async_callback(connections.aclose)
+    # Components that use the connections are created here, after them: proposals of ISRs, forwarding.
     return ClusterParts(store, follower, controller, connections)
 
 

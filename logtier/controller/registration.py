@@ -18,6 +18,7 @@ from headwater.logtier.metadata.store import (
     MetadataStoreError,
     NodeExistsError,
     NoNodeError,
+    Operation,
     SessionExpiredError,
     SessionState,
     StoredNode,
@@ -191,15 +192,24 @@ class BrokerRegistrar:
         if not self._has_ended(node):
             return None  # a process whose session the store has not ended yet, or another broker
         log.info("broker %d replaces its registration of the process before", self._broker_id)
+        return await self._replace(node, data)
+
+    async def _replace(self, ended: StoredNode, data: bytes) -> int | None:
+        """Replace the registration of a process that has ended, which was controller perhaps; return the epoch.
+
+        None: the outcome is unknown, or the store has ended the session of that process meanwhile.
+        """
+        operations: list[Operation] = [Delete(self._path, ended.version), Create(self._path, data, ephemeral=True)]
+        (controller,) = await self._store.get_many([paths.CONTROLLER])
+        if controller is not None and controller.ephemeral_owner == ended.ephemeral_owner:
+            # Both nodes go with the session: if another controller has been elected, the registration is gone, too.
+            operations.insert(0, Delete(paths.CONTROLLER, controller.version))
         try:
-            replaced = await self._store.multi(
-                [Delete(self._path, node.version), Create(self._path, data, ephemeral=True)]
-            )
+            return (await self._store.multi(operations)).zxid
         except SessionExpiredError:
             raise
         except (NoNodeError, NodeExistsError, StoreUnavailableError):
             return None
-        return replaced.zxid
 
     def _has_ended(self, node: StoredNode) -> bool:
         """Whether the registered process has ended."""

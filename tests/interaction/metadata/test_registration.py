@@ -79,6 +79,25 @@ def test_a_process_that_was_killed_is_replaced_at_once_by_the_next_one_on_the_sa
     run(scenario)
 
 
+def test_a_killed_controller_that_is_back_at_once_leaves_the_cluster_without_one_for_a_moment_only() -> None:
+    async def scenario(world: World) -> None:
+        first = world.node(1)
+        await first.start()
+        other = world.node(2)
+        await other.start()
+        assert first.controller.is_active
+        first.crash()
+        begun_s = now_s()
+        second = world.node(1)
+        await second.start()
+        assert now_s() - begun_s < SESSION_S / 3
+        assert second.controller.is_active or other.controller.is_active
+        assert not (second.controller.is_active and other.controller.is_active)
+        await world.until(lambda: other.image.brokers[1].epoch == second.registrar.epoch)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("folder", "boot"),
     [
