@@ -66,9 +66,13 @@ class SessionPartition(Generic[WantedT]):
     log_start_offset: int = _NOTHING_TOLD
 
     def must_tell(self, answer: Answered) -> bool:
-        """Whether the response must include the partition; records its values. An error is included every time."""
+        """Whether the response must include the partition; records its values.
+
+        An error and a divergence, which have no watermark, are included every time.
+        """
         has_news = (
             answer.high_watermark != self.high_watermark
+            or answer.high_watermark == _NOTHING_TOLD
             or answer.log_start_offset != self.log_start_offset
             or bool(answer.error_code)
             or answer.size > 0

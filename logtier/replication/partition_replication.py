@@ -11,6 +11,7 @@ from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.fetch_response import FetchedPartition, TaggedPartition
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.acknowledgements import Acknowledgements
+from headwater.logtier.replication.flush_wait import wait_flushed
 from headwater.logtier.replication.local_replicas import LocalReplicas
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import (
@@ -27,6 +28,7 @@ from headwater.logtier.replication.partition_reads import FetchingFollower, Fetc
 from headwater.logtier.replication.purgatory import CallLater, Purgatory, Timer
 from headwater.logtier.replication.watermark_checkpoints import WatermarkCheckpoints
 from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.completed import completed
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +200,24 @@ class PartitionReplication:
         partition = self._replicas.online.get(proposal.topic_partition)
         if partition is not None:
             self.perform(partition, partition.isr_decided(proposal, decision))
+
+    async def settle_truncations(self, logs: Sequence[Log]) -> list[Log]:
+        """Wait until truncated logs, their recovery points and their watermarks are on the device.
+
+        Returns:
+            The logs of which they are; errors are logged.
+        """
+        flushes = [log.durability.request() for log in logs]
+        self._checkpoints.write(self._replicated.values())
+        writes = [*self._log_manager.flusher.checkpoint_now(), *self._checkpoints.running]
+        errors = [await wait_flushed(flush) for flush in flushes]
+        try:
+            for write in writes:
+                await completed(write)
+        except OSError as error:
+            logger.error("the checkpoints of truncated logs cannot be written: %s", error)
+            return []
+        return [log for log, error in zip(logs, errors, strict=True) if error is None]
 
     def _tick(self) -> None:
         self._ticking = self._call_later(self._tick_s, self._tick) if self._replicated else None

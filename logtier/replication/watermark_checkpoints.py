@@ -10,6 +10,7 @@ from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition
+from headwater.logtier.runtime.disk import Completion
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,11 @@ class WatermarkCheckpoints:
             if offsets[directory.path] or directory.path in self._has_file:
                 self._has_file.add(directory.path)
                 self._writer.write(directory, HIGH_WATERMARKS, offsets[directory.path])
+
+    @property
+    def running(self) -> list[Completion]:
+        """The writes under way."""
+        return self._writer.running
 
     def remove(self, partitions: Iterable[Partition[Log]]) -> None:
         """Write at once, without partitions that are gone: a log made anew must not begin with an old watermark."""

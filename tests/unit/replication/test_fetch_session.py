@@ -139,3 +139,10 @@ def test_an_answer_without_news_is_not_told() -> None:
     assert list(session.news([Answer(-1, -1, error_code=ErrorCode.kafka_storage_error)])) == [0]
     assert list(session.news([Answer(6, 3)])) == [0]
     assert list(session.news([Answer(6, 3)])) == []
+
+
+def test_an_answer_without_a_watermark_is_told_every_time() -> None:
+    """An error, or a divergence: a follower that truncated once may diverge again."""
+    session = begun(cache_of(1), 1, 0)
+    diverging = Answer(high_watermark=-1, log_start_offset=-1)
+    assert [list(session.news([diverging])) for _ in range(2)] == [[0], [0]]
