@@ -129,6 +129,7 @@ class Broker:
                 config, self._machine, parts.log_manager, parts.listeners, self._closing, self._fail
             )
             await membership.join()
+            parts.cluster.begin_replication()
         for coordinator in (parts.services.groups, parts.services.transactions):
             await coordinator.start()
             self._closing.push_async_callback(coordinator.stop)

@@ -18,6 +18,8 @@ from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.paths import BrokerProcess
 from headwater.logtier.network.listeners import Listeners
+from headwater.logtier.replication.fetching.replica_fetchers import ReplicaFetchers
+from headwater.logtier.replication.replica_manager import ReplicaManager
 
 NO_BROKER_EPOCH: Final = -1
 
@@ -32,6 +34,8 @@ class ClusterParts:
     connections: PeerConnections
     #: Set once, by `make_membership`.
     membership: ClusterMembership | None = None
+    #: Set once, when the replicas are open.
+    fetchers: ReplicaFetchers | None = None
 
     def broker_epoch(self) -> int:
         """Return the epoch of this process's last registration, -1 before the first.
@@ -39,6 +43,11 @@ class ClusterParts:
         The image may still have that of the process before, for which this one must not speak (KIP-903).
         """
         return NO_BROKER_EPOCH if self.membership is None else self.membership.broker_epoch
+
+    def begin_replication(self) -> None:
+        """Follow the leaders of the image: only now is this process registered, under an epoch of its own."""
+        assert self.fetchers is not None
+        self.fetchers.start()
 
     def make_membership(
         self,
@@ -96,6 +105,29 @@ def open_proposals(
     )
     closing.push_async_callback(proposals.aclose)
     return proposals
+
+
+def open_fetchers(
+    config: BrokerConfig,
+    machine: Machine,
+    cluster: ClusterParts,
+    replica_manager: ReplicaManager,
+    closing: AsyncExitStack,
+) -> ReplicaFetchers:
+    """Prepare the fetches of followers, which `begin_replication` starts."""
+    metadata = cluster.follower.cache
+    fetchers = ReplicaFetchers(
+        config.node_id,
+        cluster.connections.peers,
+        replica_manager,
+        metadata,
+        machine.clock,
+        cluster.broker_epoch,
+        lambda: metadata.config,
+    )
+    metadata.subscribe(fetchers.metadata_changed)
+    closing.push_async_callback(fetchers.aclose)
+    return fetchers
 
 
 def open_forwarding(config: BrokerConfig, machine: Machine, cluster: ClusterParts) -> Forwarding:

@@ -199,6 +199,8 @@ def _open_replicas(
     # Only now: the logs of the first image are opened with the image itself, before there is a change to follow.
     metadata.prepare_with(replica_manager.prepare)
     metadata.subscribe(replica_manager.apply)
+    if cluster is not None:
+        _open_fetchers(config, machine, cluster, replica_manager, closing)
     return replica_manager
 
 
@@ -208,6 +210,18 @@ def _open_proposals(
     from headwater.logtier.broker_cluster import open_proposals
 
     return open_proposals(config, machine, cluster, closing)
+
+
+def _open_fetchers(
+    config: BrokerConfig,
+    machine: Machine,
+    cluster: "ClusterParts",
+    replica_manager: ReplicaManager,
+    closing: AsyncExitStack,
+) -> None:
+    from headwater.logtier.broker_cluster import open_fetchers
+
+    cluster.fetchers = open_fetchers(config, machine, cluster, replica_manager, closing)
 
 
 def _serve_brokers(config: BrokerConfig, machine: Machine, cluster: "ClusterParts", services: Services) -> None:

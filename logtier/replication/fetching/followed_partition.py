@@ -24,7 +24,7 @@ class FollowedPartition:
 
 
 class FetchLimits(NamedTuple):
-    """Kafka's configs of the fetches of followers, with their defaults.
+    """Kafka's configs of the fetches of followers.
 
     Attributes:
         partition_bytes_max: `replica.fetch.max.bytes`; the first batch may be larger.
@@ -34,13 +34,19 @@ class FetchLimits(NamedTuple):
         backoff_ms: `replica.fetch.backoff.ms`, the pause after a failure of a partition or of a whole fetch.
     """
 
-    partition_bytes_max: int = 1 << 20
-    response_bytes_max: int = 10 << 20
-    bytes_min: int = 1
-    wait_ms_max: int = 500
-    backoff_ms: int = 1_000
+    partition_bytes_max: int
+    response_bytes_max: int
+    bytes_min: int
+    wait_ms_max: int
+    backoff_ms: int
 
 
-def fetch_limits(_: BrokerConfig) -> FetchLimits:
-    """Return the limits of a broker's config, which has none of them yet."""
-    return FetchLimits()
+def fetch_limits(config: BrokerConfig) -> FetchLimits:
+    """Return the limits of a broker's config."""
+    return FetchLimits(
+        config.replica_fetch_max_bytes,
+        config.replica_fetch_response_max_bytes,
+        config.replica_fetch_min_bytes,
+        config.replica_fetch_wait_max_ms,
+        config.replica_fetch_backoff_ms,
+    )
