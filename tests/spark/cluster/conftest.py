@@ -27,8 +27,12 @@ START_S = 90
 STOP_S = 30
 MASTER_IS_UP = re.compile(r"Starting Spark master at (spark://\S+)")
 WORKER_IS_UP = "Successfully registered with master"
-# Of the executors: tasks of two pass through each, one after the other.
-EXECUTOR = {"spark.executor.memory": "768m", "spark.executor.cores": "1"}
+# Of the executors: tasks of two pass through each, one after the other. Their JVMs have the options of the driver's.
+EXECUTOR = {
+    "spark.executor.memory": "768m",
+    "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+}
 
 
 class Daemon:
@@ -47,7 +51,7 @@ class Daemon:
         environment |= {
             "SPARK_HOME": str(home),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             "SPARK_LOCAL_DIRS": str(folder / "local"),
         }
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name.lower()}.{name}", *arguments]
