@@ -11,6 +11,7 @@ from headwater.logtier.client.connection import BrokerConnection, Request
 from headwater.logtier.client.errors import BrokerConnectionError, ClientError, RequestTimeoutError
 from headwater.logtier.cluster.forwarding import Forwarding
 from headwater.logtier.cluster.isr_proposals import IsrProposals
+from headwater.logtier.cluster.remote_changes import RemoteChanges
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.handlers.dispatcher import Dispatcher
 from headwater.logtier.handlers.registry import BETWEEN_BROKERS, HANDLERS, advertised_versions
@@ -99,6 +100,8 @@ class ControlNode:
             node.broker_id, cast("Any", OnePurpose(self._send)), node.cache, clock, random.Random(8).random
         )
         self.channel = ControllerChannel(self._controller, self._send, clock, random.Random(9).random)
+        self.changes = RemoteChanges(node.broker_id, self.channel, node.follower, lambda: node.registrar.epoch)
+        self.services.remote_changes = self.changes
         self.proposals = IsrProposals(node.broker_id, self.channel, node.cache, clock, lambda: node.registrar.epoch)
         self.decisions: list[tuple[ProposeIsr, IsrDecision]] = []
         self.proposals.decided = lambda proposal, decision: self.decisions.append((proposal, decision))
@@ -163,8 +166,9 @@ class Network:
         if held is not None:
             await held
         executed = node.node.spawn(node.answer(request))
-        done, _ = await asyncio.wait([executed], timeout=30)
-        if not done or self.nodes.get(receiver) is not node:
+        while self.nodes.get(receiver) is node and not executed.done():
+            await asyncio.wait([executed], timeout=0.1)
+        if self.nodes.get(receiver) is not node:
             raise BrokerConnectionError(f"broker {receiver} closed the connection")
         try:
             answer = executed.result()

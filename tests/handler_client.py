@@ -101,7 +101,7 @@ def create_request(name: str, partitions: int, configs: Mapping[str, str | None]
         "assignments": (),
         "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
     }
-    return {"topics": [topic], "timeout": messages._to_timedelta(SECOND_MS), "validate_only": False}
+    return {"topics": [topic], "timeout": messages.to_timedelta(SECOND_MS), "validate_only": False}
 
 
 def run(directory: Path, scenario: Callable[[Client], Awaitable[None]], **properties: object) -> None:

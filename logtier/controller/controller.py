@@ -370,23 +370,33 @@ class Controller:
             )
 
     async def allocate_producer_ids(self, count: int = PRODUCER_IDS_PER_BLOCK) -> range:
-        """Return a durably allocated block of producer ids, which overlaps no other block."""
+        """Return a durably allocated block of producer ids for this broker, which overlaps no other block."""
+        return await self._command(lambda: self._allocate(count, self._config.node_id))
+
+    async def allocate_producer_ids_of(self, broker_id: int, broker_epoch: int) -> range:
+        """Return a block for another broker, as `allocate_producer_ids`.
+
+        Raises:
+            KafkaError: not_controller, stale_broker_epoch.
+        """
 
         async def allocate() -> range:
-            path = paths.PRODUCER_ID_BLOCK
-            try:
-                node = await self._store.get(path)
-            except NoNodeError:
-                block = range(count)
-                await self._write([Create(path, paths.encode_producer_id_block(self._config.node_id, block))])
-                return block
-            block = next_block(paths.decode_producer_id_block(node.data), count)
-            await self._write(
-                [SetData(path, paths.encode_producer_id_block(self._config.node_id, block), node.version)]
-            )
-            return block
+            self._check_broker_epoch(self._cache.image, broker_id, broker_epoch)
+            return await self._allocate(PRODUCER_IDS_PER_BLOCK, broker_id)
 
         return await self._command(allocate)
+
+    async def _allocate(self, count: int, broker_id: int) -> range:
+        path = paths.PRODUCER_ID_BLOCK
+        try:
+            node = await self._store.get(path)
+        except NoNodeError:
+            block = range(count)
+            await self._write([Create(path, paths.encode_producer_id_block(broker_id, block))])
+            return block
+        block = next_block(paths.decode_producer_id_block(node.data), count)
+        await self._write([SetData(path, paths.encode_producer_id_block(broker_id, block), node.version)])
+        return block
 
     def _min_isr(self, topic: TopicImage) -> int:
         return self._cache.topic_config(topic).min_insync_replicas

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.logtier.controller.controller import Controller
+from headwater.logtier.controller.metadata_changes import MetadataChanges
 from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.handlers.cold_records import Reader
 from headwater.logtier.handlers.loop_time import LoopTime
@@ -30,6 +31,7 @@ from headwater.logtier.transaction.coordinator import TransactionCoordinator
 
 if TYPE_CHECKING:  # a single node imports no client of brokers
     from headwater.logtier.cluster.forwarding import Forwarding
+    from headwater.logtier.cluster.remote_changes import RemoteChanges
 
 logger = logging.getLogger(__name__)
 
@@ -84,10 +86,17 @@ class Services:
     inter_broker_listener: str | None = None
     #: Forwards requests to the controller; None on a single node, which is its own controller.
     forwarding: "Forwarding | None" = None
+    #: The controller as this broker asks it for itself; None on a single node.
+    remote_changes: "RemoteChanges | None" = None
     #: Set by the dispatcher.
     answer_embedded: AnswerEmbedded | None = None
     #: Slow work on the records of produce requests.
     record_work: ClientWork = field(default_factory=lambda: ClientWork("records", RECORD_THREADS_MAX))
+
+    @property
+    def changes(self) -> MetadataChanges:
+        """What this broker asks of the controller for itself, whichever broker is the controller."""
+        return self.controller if self.remote_changes is None else self.remote_changes
 
 
 class Connection(Reader, Protocol):

@@ -68,6 +68,11 @@ def milliseconds(duration: timedelta) -> int:
     return duration // _MILLISECOND
 
 
+def to_timedelta(milliseconds: int) -> timedelta:
+    """Convert milliseconds to a duration of a message."""
+    return timedelta(milliseconds=milliseconds)
+
+
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version has tagged fields and compact lengths (KIP-482)."""
     return bool(_request_class(api_key, version).__flexible__)
@@ -257,7 +262,7 @@ def _converter(field: Any, api_key: int, path: tuple[str, ...]) -> Callable[[Any
             return lambda items: tuple([_build(plan, item) for item in items])
         return lambda item: _build(plan, item)
     if kafka_type.startswith("timedelta"):
-        convert = _to_timedelta
+        convert = to_timedelta
     elif kafka_type == "datetime_i64":
         convert = _to_datetime
     else:
@@ -265,10 +270,6 @@ def _converter(field: Any, api_key: int, path: tuple[str, ...]) -> Callable[[Any
     if is_array:
         return tuple if convert is None else lambda items: tuple([convert(item) for item in items])
     return convert
-
-
-def _to_timedelta(value: int) -> timedelta:
-    return timedelta(milliseconds=value)
 
 
 def _to_datetime(value: int) -> datetime:

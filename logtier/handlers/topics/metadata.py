@@ -168,7 +168,7 @@ async def _create(names: Sequence[str], request: Any, context: RequestContext) -
             refused[name] = unknown
     if creatable:
         mutations = Mutations(context, NEVER_STRICT)
-        results = await context.services.controller.create_topics(creatable, count_mutations=mutations.count)
+        results = await context.services.changes.create_topics(creatable, count_mutations=mutations.count)
         mutations.throttle()
         for result in results:
             # Created by another request meanwhile, which is fine.

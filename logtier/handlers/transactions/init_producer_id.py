@@ -52,7 +52,7 @@ async def _init(request: Any, context: RequestContext) -> ProducerIdAndEpoch:
     if (present.producer_id == NO_PRODUCER_ID) != (present.epoch == NO_PRODUCER_EPOCH):
         raise KafkaError(ErrorCode.invalid_request, "a request has both producer id and epoch, or neither")
     if transactional_id is None:
-        return ProducerIdAndEpoch(await services.controller.producer_ids.next(), 0)
+        return ProducerIdAndEpoch(await services.changes.producer_ids.next(), 0)
     return await services.transactions.init_producer(
         transactional_id,
         milliseconds(request.transaction_timeout),

@@ -35,7 +35,7 @@ def create_topics(*names: str, version: int = 7, replicas: int = 3) -> Request[A
         for name in names
     ]
     return kio_request(
-        19, version, {"topics": tuple(topics), "timeout": messages._to_timedelta(9_000), "validate_only": False}
+        19, version, {"topics": tuple(topics), "timeout": messages.to_timedelta(9_000), "validate_only": False}
     )
 
 
@@ -106,6 +106,13 @@ def embedded(request: Request[Any], client: str = "tester") -> bytes:
     return header + len(client).to_bytes(2) + client.encode() + (b"\0" if request.flexible else b"") + request.body
 
 
+METADATA = kio_request(
+    3,
+    12,
+    {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False},
+)
+
+
 @pytest.mark.parametrize(
     ("request_data", "principal", "host", "code"),
     [
@@ -115,7 +122,7 @@ def embedded(request: Request[Any], client: str = "tester") -> bytes:
         (embedded(create_topics("a"))[:-9], serialize_principal(ALICE), b"\0" * 4, ErrorCode.invalid_request),
         (b"\0\x13\0\x63" + b"\0" * 8, serialize_principal(ALICE), b"\0" * 4, ErrorCode.unsupported_version),
         # Metadata is answered by every broker itself.
-        (b"\0\3\0\x0c" + b"\0" * 8, serialize_principal(ALICE), b"\0" * 4, ErrorCode.invalid_request),
+        (embedded(METADATA), serialize_principal(ALICE), b"\0" * 4, ErrorCode.invalid_request),
         (
             embedded(envelope_request(embedded(create_topics("a")), serialize_principal(ALICE), b"\0" * 4)),
             serialize_principal(ALICE),
@@ -183,6 +190,18 @@ def test_a_broker_that_becomes_controller_meanwhile_answers_itself() -> None:
         assert answer.topics[0].error_code == 0
         assert broker.node.controller.is_active
         assert plane.network.arrived == []
+
+    run(scenario)
+
+
+def test_a_controller_that_is_deposed_and_not_replaced_yet_waits_instead_of_refusing() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        _, controller = await parts(plane)
+        controller.node.controller.depose()
+        assert controller.node.image.controller_id == controller.node.broker_id
+        asyncio.get_running_loop().call_later(2, controller.node.election._changed.set)
+        answer = await controller.answer(create_topics("a"))
+        assert answer.topics[0].error_code == 0
 
     run(scenario)
 

@@ -144,6 +144,7 @@ def test_a_controller_that_dies_in_the_middle_of_its_change_decides_nothing_twic
         plane.network.before = crash
         control.proposals.propose(proposal(control, key, own))
         [decision] = await decided(plane, control)
+        await plane.until(lambda: first.broker_id not in plane.nodes)
         await plane.settled()
         if decision.error_code is ErrorCode.none:
             assert decision.isr == (own,)

@@ -271,7 +271,7 @@ def test_topics_are_created_slice_by_slice_and_one_that_stands_twice_is_still_re
         told, others = await dispatched(client.services, create_topics, 7, **{**fields, "validate_only": False})
         assert len(client.services.metadata.image.topics) == 299
         assert others >= 2
-        timeout = messages._to_timedelta(SECOND_MS)
+        timeout = messages.to_timedelta(SECOND_MS)
         told, _ = await dispatched(
             client.services,
             delete_topics,

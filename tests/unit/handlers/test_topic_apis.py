@@ -243,7 +243,7 @@ def test_topics_are_deleted(tmp_path: Path, version: int) -> None:
     async def scenario(client: Client) -> None:
         await client.create("t", 1, retention_ms="5")
         u = (await client.create("u")).topic_id
-        fields: dict[str, Any] = {"timeout": messages._to_timedelta(SECOND_MS)}
+        fields: dict[str, Any] = {"timeout": messages.to_timedelta(SECOND_MS)}
         if version < 6:
             fields["topic_names"] = ["t", "missing"]
         else:
@@ -288,7 +288,7 @@ def test_every_topic_of_create_partitions_gets_its_result(tmp_path: Path, versio
             {"name": "t", "count": 5, "assignments": None},
             {"name": "missing", "count": 5, "assignments": None},
         ]
-        fields = {"timeout": messages._to_timedelta(SECOND_MS), "validate_only": False}
+        fields = {"timeout": messages.to_timedelta(SECOND_MS), "validate_only": False}
         response = await client.send(create_partitions, version, topics=topics, **fields)
         assert [(result.name, result.error_code) for result in response.results] == [
             ("t", ErrorCode.none),
@@ -451,7 +451,7 @@ def test_a_dynamic_broker_config_that_is_not_applied_is_described_so_that_it_can
 @versions(init_producer_id)
 def test_idempotent_producers_get_ids(tmp_path: Path, version: int) -> None:
     async def scenario(client: Client) -> None:
-        timeout = messages._to_timedelta(SECOND_MS)
+        timeout = messages.to_timedelta(SECOND_MS)
         ids = []
         for _ in range(3):
             response = await client.send(init_producer_id, version, transactional_id=None, transaction_timeout=timeout)
