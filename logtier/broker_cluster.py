@@ -75,6 +75,7 @@ class ClusterParts:
             on_failure,
         )
         log_manager.broker_epoch = lambda: membership.epoch_at_close
+        # Also if the start fails from now on.
         closing.push_async_callback(membership.leave)
         return membership
 
@@ -92,7 +93,6 @@ def open_cluster(
         config, follower.cache, machine.outgoing, machine.clock, machine.prng.random, machine.random_bytes
     )
     closing.push_async_callback(connections.aclose)
-    # Components that use the connections are created here, after them: proposals of ISRs, forwarding.
     return ClusterParts(store, follower, controller, connections)
 
 

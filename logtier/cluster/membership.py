@@ -11,6 +11,7 @@ from headwater.logtier.controller.controller_election import ControllerElection
 from headwater.logtier.controller.registration import BrokerAddresses, BrokerRegistrar
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
+from headwater.logtier.metadata.image import MetadataDelta
 from headwater.logtier.metadata.paths import BrokerProcess
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ class ClusterMembership:
             on_failure,
         )
         self._previous_epoch = process.previous_epoch
+        self._has_left = False
+        follower.cache.subscribe(self._metadata_changed)
 
     @property
     def broker_epoch(self) -> int:
@@ -75,10 +78,18 @@ class ClusterMembership:
         await self._registrar.start()
 
     async def leave(self) -> None:
-        """Remove the registration and resign, so that other brokers take over at once."""
+        """Remove the registration and resign, so that other brokers take over at once; a second call does nothing."""
+        if self._has_left:
+            return
+        self._has_left = True
         await _in_time(self._registrar.stop())
         await _in_time(self._election.stop())
         await _in_time(self._controller.stop())
+
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
+        """A config may allow an unclean election that none of the brokers' comings and goings asks for."""
+        if self._controller.is_active and self._controller.awaits_unclean_election(delta.changed):
+            self._election.look_again()
 
 
 async def _in_time(step: Coroutine[Any, Any, None]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from headwater.logtier.controller.commands import (
     TopicResult,
 )
 from headwater.logtier.controller.config_state import plan_alter_configs
-from headwater.logtier.controller.elections import plan_departure, plan_registration
+from headwater.logtier.controller.elections import plan_departure, plan_registration, plan_unclean_elections
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
@@ -52,6 +52,7 @@ from headwater.logtier.metadata.store import (
     StoreUnavailableError,
     split_operations,
 )
+from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.clock import Clock
@@ -207,7 +208,7 @@ class Controller:
         await self._command(register)
 
     async def update_brokers(self) -> None:
-        """Bring the known brokers and the leaders of partitions in line with the registrations in the store."""
+        """Bring the known brokers and the leaders of partitions in line with the registrations and the configs."""
         await self._command(self._update_brokers)
 
     async def _update_brokers(self) -> None:
@@ -231,6 +232,7 @@ class Controller:
                     allows_unclean=self._allows_unclean,
                 )
                 await self._write_in_parts(plan)
+        await self._write_in_parts(plan_unclean_elections(self._cache.image, self._min_isr, self._allows_unclean))
 
     async def _registrations(self) -> dict[int, BrokerRegistration]:
         """Return the brokers that are registered in the store now."""
@@ -400,6 +402,13 @@ class Controller:
 
     def _min_isr(self, topic: TopicImage) -> int:
         return self._cache.topic_config(topic).min_insync_replicas
+
+    def awaits_unclean_election(self, topics: Iterable[TopicImage]) -> bool:
+        """Whether a topic has a partition without a leader, and allows another replica to lead."""
+        return any(
+            self._allows_unclean(topic) and any(each.leader == NO_BROKER for each in topic.partitions)
+            for topic in topics
+        )
 
     def _allows_unclean(self, topic: TopicImage) -> bool:
         return self._cache.topic_config(topic).unclean_leader_election_enable

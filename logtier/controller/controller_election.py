@@ -41,6 +41,10 @@ class ControllerElection:
         self._changed.set()
         self._task = asyncio.create_task(self._run())
 
+    def look_again(self) -> None:
+        """Have the controller, if this broker is, look at brokers and partitions again."""
+        self._changed.set()
+
     async def stop(self) -> None:
         """Stand no more; the controller resigns by itself."""
         for cancel in self._cancels:

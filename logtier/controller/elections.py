@@ -115,6 +115,23 @@ def plan_departure(
     return [*_changed_topics(image, left, min_isr), SetData(paths.known_broker_path(broker_id), data)]
 
 
+def plan_unclean_elections(image: MetadataImage, min_isr: MinIsr, allows_unclean: AllowsUnclean) -> list[Operation]:
+    """Return the operations that elect leaders where there is none, although committed records may be lost.
+
+    They may take effect one by one. A topic may have allowed it since its last leader died.
+    """
+    brokers = _LiveBrokers(image)
+
+    def led(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+        if partition.leader != NO_BROKER or topic.is_internal or not allows_unclean(topic):
+            return partition
+        draft = PartitionDraft(partition, minimum, brokers)
+        draft.elect(unclean=True)
+        return draft.result()
+
+    return _changed_topics(image, led, min_isr)
+
+
 def _changed_topics(
     image: MetadataImage, change: Callable[[TopicImage, PartitionImage, int], PartitionImage], min_isr: MinIsr
 ) -> list[Operation]:

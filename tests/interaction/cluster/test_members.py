@@ -13,9 +13,18 @@ from confluent_kafka.admin import AdminClient
 
 from headwater.logtier.broker import Broker, BrokerStartError
 from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.commands import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigOperationType,
+    ConfigResourceType,
+    NewTopic,
+)
+from headwater.logtier.controller.controller import Controller
 from headwater.logtier.machine import Machine
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.shared_store import SharedMetadataStore
+from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from tests.simulation.zookeeper_model import ZooKeeperModel
 
 PATIENCE_S = 30.0
@@ -63,6 +72,12 @@ class Cluster:
         parts = self.brokers[broker_id].parts
         assert parts is not None
         return parts.metadata.image
+
+    def controller(self) -> Controller:
+        """The active controller."""
+        parts = self.brokers[self.image(next(iter(self.brokers))).controller_id].parts
+        assert parts is not None
+        return parts.controller
 
     def is_settled(self) -> bool:
         """Whether every broker knows exactly the others, and the same one of them as controller."""
@@ -156,6 +171,29 @@ def test_a_broker_that_lost_its_session_registers_again_and_goes_on(tmp_path: Pa
         )
         for broker_id, epoch in epochs.items():
             assert cluster.image(1).brokers[broker_id].process.previous_epoch == epoch
+
+    run(tmp_path, scenario)
+
+
+def test_an_unclean_election_waits_for_the_config_that_allows_it(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller_id = await cluster.settled()
+        controller = cluster.controller()
+        behind, last = (each for each in cluster.brokers if each != controller_id)
+        (created,) = await controller.create_topics([NewTopic("t", -1, -1, {0: [last, behind]})])
+        assert created.error is None
+        await cluster.stop(behind)
+        await cluster.settled()
+        await cluster.stop(last)
+        await cluster.settled()
+        await cluster.start(behind)
+        await cluster.settled()
+        partition = cluster.image(controller_id).topics["t"].partitions[0]
+        assert (partition.leader, partition.isr, partition.elr) == (NO_BROKER, (), (last,))
+        allow = ConfigOperation("unclean.leader.election.enable", ConfigOperationType.SET, "true")
+        (altered,) = await controller.alter_configs([ConfigChange(ConfigResourceType.TOPIC, "t", [allow])])
+        assert altered.error is None
+        await until(lambda: cluster.image(behind).topics["t"].partitions[0].leader == behind)
 
     run(tmp_path, scenario)
 

@@ -2,10 +2,10 @@ import uuid
 
 import pytest
 
-from headwater.logtier.controller.elections import plan_departure, plan_registration
+from headwater.logtier.controller.elections import plan_departure, plan_registration, plan_unclean_elections
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
-from headwater.logtier.metadata.store import Create, SetData
+from headwater.logtier.metadata.store import Create, Operation, SetData
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, chunk_path, encode_chunk
 from tests.topic_images import topic_changes
 
@@ -98,6 +98,38 @@ def test_a_follower_that_dies_and_returns_brings_no_leader_to_a_coordinator_whos
     assert (waiting.leader, waiting.last_known_leader, waiting.isr) == (NO_BROKER, 2, (2, 1))
     back = registered(image, 2, epoch=2, is_clean=False).topics[topic].partitions[0]
     assert (back.leader, back.leader_epoch) == (2, waiting.leader_epoch + 1)
+
+
+def applied(image: MetadataImage, operations: list[Operation]) -> PartitionImage:
+    after = image.apply([(each.path, each.data) for each in operations if isinstance(each, Create | SetData)])
+    return after.topics["t"].partitions[0]
+
+
+def test_a_topic_may_allow_a_replica_without_all_committed_records_to_lead() -> None:
+    led = PartitionImage(leader=1, leader_epoch=4, partition_epoch=9, replicas=(1, 2), isr=(1,))
+    image = image_of(led, alive={1: True, 2: True})
+    kept = applied(image, plan_departure(image, 1, lambda _: 1))
+    assert (kept.leader, kept.isr, kept.elr, kept.last_known_leader) == (NO_BROKER, (), (1,), 1)
+    unclean = applied(image, plan_departure(image, 1, lambda _: 1, lambda _: True))
+    assert (unclean.leader, unclean.isr, unclean.elr, unclean.is_recovering) == (2, (2,), (), True)
+
+
+def test_a_returning_replica_leads_where_an_unclean_election_is_allowed() -> None:
+    lost = PartitionImage(NO_BROKER, 5, 10, (1, 2), isr=(), elr=(1,), last_known_leader=1)
+    image = image_of(lost, alive={1: False, 2: False})
+    back = BrokerRegistration(2, "h", 1, None, 2)
+    assert applied(image, plan_registration(image, back, lambda _: 1, is_clean=True)).leader == NO_BROKER
+    after = applied(image, plan_registration(image, back, lambda _: 1, is_clean=True, allows_unclean=lambda _: True))
+    assert (after.leader, after.isr, after.is_recovering) == (2, (2,), True)
+
+
+def test_a_topic_that_allows_it_later_gets_its_leader_then() -> None:
+    lost = PartitionImage(NO_BROKER, 5, 10, (1, 2), isr=(), elr=(1,), last_known_leader=1)
+    image = image_of(lost, alive={1: False, 2: True})
+    assert plan_unclean_elections(image, lambda _: 1, lambda _: False) == []
+    after = applied(image, plan_unclean_elections(image, lambda _: 1, lambda _: True))
+    assert (after.leader, after.leader_epoch, after.isr, after.is_recovering) == (2, 6, (2,), True)
+    assert plan_unclean_elections(image_of(after, alive={2: True}), lambda _: 1, lambda _: True) == []
 
 
 def test_a_broker_becomes_known_last_of_all_changes() -> None:
