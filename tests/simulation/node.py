@@ -83,6 +83,7 @@ class Incarnation:
                 outgoing=self.network,
                 read_ahead=AlwaysInMemory,
                 metadata_store=node.open_store,
+                boot_id=lambda: node.boot_id,
             ),
         )
         self.context = Context()
@@ -101,6 +102,7 @@ class SimulatedNode:
 
     Attributes:
         file_system: What survives its processes.
+        boot_id: Of the machine's present boot.
         may_run: Whether a broker is started when none runs.
         on_write: Called with the path of each changed file.
         on_serving: Called when a broker has recovered and serves, before any client reaches it.
@@ -126,6 +128,7 @@ class SimulatedNode:
         self.config = BrokerConfig.from_properties(
             {"node.id": node_id, "log.dirs": DATA, "listeners": f"PLAINTEXT://{name}:{PORT}", **properties}
         )
+        self.boot_id = f"{name}-0"
         self.may_run = True
         self.current: Incarnation | None = None
         self.past: list[Incarnation] = []
@@ -203,6 +206,7 @@ class SimulatedNode:
         """End the machine: its peers learn nothing, and of the files stays what is on the device."""
         self.crash(silently=True)
         self.file_system.lose_power()
+        self.boot_id = f"{self.name}-{len(self.past)}"
 
     async def stop(self) -> None:
         """Stop the broker cleanly."""

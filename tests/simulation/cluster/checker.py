@@ -11,7 +11,7 @@ from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition
 from tests.simulation.checker import NodeChecker, check_acknowledged
-from tests.simulation.cluster.metadata_checker import MetadataChecker, Replicated, StateChange
+from tests.simulation.cluster.metadata_checker import MetadataChecker, Replicated, StateChange, brief
 from tests.simulation.history import History, InvariantError
 from tests.simulation.log_model import BatchKey, LogModel
 from tests.simulation.node import SimulatedNode
@@ -78,6 +78,7 @@ class ClusterChecker:
         for broker_id, checker in checkers.items():
             checker.on_batch = self._batch_taken
             checker.on_truncated = self._truncated
+            checker.is_lost = lambda key: self.metadata.replicated(key) in self.lost
             self._look_when_serving(broker_id, checker.node)
         loop.checks.append(self._after_step)
 
@@ -286,7 +287,7 @@ class ClusterChecker:
         what = "leader" if broker_id == change.after.leader else "member of the ISR"
         raise InvariantError(
             f"{change.replicated}: the new {what} {broker_id} ends at {None if model is None else model.end} and lacks "
-            f"what is committed, up to {committed.end}: {change.before}, {change.after}"
+            f"what is committed, up to {committed.end}: {brief(change.before)}; then {brief(change.after)}"
         )
 
     def _acknowledged(self, key: TopicPartition, end: int) -> None:
@@ -346,7 +347,7 @@ class ClusterChecker:
     def not_in_sync(self) -> list[str]:
         """The partitions without a leader, or without a full ISR."""
         return [
-            f"{replicated}: {state}"
+            f"{replicated}: {brief(state)}"
             for replicated, state in self.metadata.all()
             if state.leader == NO_BROKER or len(state.isr) < len(state.replicas)
         ]

@@ -22,6 +22,17 @@ class Replicated(NamedTuple):
         return f"{self.topic_partition} ({self.topic_id[:6]})"
 
 
+def brief(state: PartitionImage | None) -> str:
+    """A state in one line."""
+    if state is None:
+        return "none"
+    recovering = ", recovering" if state.is_recovering else ""
+    return (
+        f"leader {state.leader} epoch {state.leader_epoch}/{state.partition_epoch} ISR {[*state.isr]} "
+        f"ELR {[*state.elr]} last {state.last_known_leader} of {[*state.replicas]}{recovering}"
+    )
+
+
 class StateChange(NamedTuple):
     """One change of a partition's state; `before` is None for a new partition, `after` for a deleted one."""
 
@@ -98,10 +109,12 @@ def _check(change: StateChange) -> None:
     if before is None or after is None:
         return
     if after.partition_epoch <= before.partition_epoch or after.leader_epoch < before.leader_epoch:
-        raise InvariantError(f"{replicated}: epochs fell: {before}, {after}")
+        raise InvariantError(f"{replicated}: epochs fell: {brief(before)}; then {brief(after)}")
     if after.leader != before.leader and after.leader_epoch == before.leader_epoch:
-        raise InvariantError(f"{replicated}: two leaders in one epoch: {before}, {after}")
+        raise InvariantError(f"{replicated}: two leaders in one epoch: {brief(before)}; then {brief(after)}")
     if change.is_election and not after.is_recovering:
         eligible = {*before.isr, *before.elr, *after.isr}
         if after.leader not in ({*before.isr, *before.elr} or eligible):
-            raise InvariantError(f"{replicated}: broker {after.leader} was elected out of the ISR: {before}, {after}")
+            raise InvariantError(
+                f"{replicated}: broker {after.leader} was elected out of the ISR: {brief(before)}; then {brief(after)}"
+            )
