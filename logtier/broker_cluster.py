@@ -9,6 +9,7 @@ from headwater.logtier.cluster.forwarding import Forwarding
 from headwater.logtier.cluster.isr_proposals import IsrProposals
 from headwater.logtier.cluster.membership import ClusterMembership
 from headwater.logtier.cluster.peer_connections import PeerConnections
+from headwater.logtier.cluster.remote_changes import RemoteChanges
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.registration import BrokerAddresses
@@ -128,6 +129,11 @@ def open_fetchers(
     metadata.subscribe(fetchers.metadata_changed)
     closing.push_async_callback(fetchers.aclose)
     return fetchers
+
+
+def open_remote_changes(config: BrokerConfig, cluster: ClusterParts) -> RemoteChanges:
+    """Prepare what this broker asks of the controller for itself."""
+    return RemoteChanges(config.node_id, cluster.connections.channel, cluster.follower, cluster.broker_epoch)
 
 
 def open_forwarding(config: BrokerConfig, machine: Machine, cluster: ClusterParts) -> Forwarding:

@@ -13,6 +13,7 @@ from headwater.logtier.config import BrokerConfig, ConfigError
 from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller
+from headwater.logtier.controller.metadata_changes import MetadataChanges
 from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.handlers.dispatcher import Dispatcher
@@ -42,6 +43,7 @@ from headwater.logtier.transaction.coordinator import TransactionCoordinator
 if TYPE_CHECKING:
     from headwater.logtier.broker_cluster import ClusterParts
     from headwater.logtier.cluster.isr_proposals import IsrProposals
+    from headwater.logtier.cluster.remote_changes import RemoteChanges
 
 OnFailure = Callable[[str], None]
 """Called with the reason when the broker must be stopped."""
@@ -99,20 +101,23 @@ async def open_parts(
     closing.callback(read_ahead.close)
     replica_manager = _open_replicas(config, machine, metadata, log_manager, read_ahead, cluster, closing)
     cleaner = _start_cleaner(machine, metadata, log_manager, replica_manager, closing)
-    groups = GroupCoordinator(config, machine.clock, machine.prng, replica_manager, controller, metadata)
+    remote = None if cluster is None else _open_remote_changes(config, cluster)
+    changes: MetadataChanges = controller if remote is None else remote
+    groups = GroupCoordinator(config, machine.clock, machine.prng, replica_manager, changes, metadata)
     transactions = TransactionCoordinator(
         config,
         machine.clock,
         replica_manager,
-        controller,
+        changes,
         metadata,
-        controller.producer_ids.next,
+        changes.producer_ids.next,
         groups.transactional.marker_written,
     )
     services = _make_services(
         config, machine, metadata, controller, replica_manager, groups, transactions, read_ahead, closing
     )
     if cluster is not None:
+        services.remote_changes = remote
         _serve_brokers(config, machine, cluster, services)
     listeners = _open_listeners(config, machine, services, closing)
     return BrokerParts(metadata, controller, cluster, log_manager, replica_manager, cleaner, services, listeners)
@@ -222,6 +227,12 @@ def _open_fetchers(
     from headwater.logtier.broker_cluster import open_fetchers
 
     cluster.fetchers = open_fetchers(config, machine, cluster, replica_manager, closing)
+
+
+def _open_remote_changes(config: BrokerConfig, cluster: "ClusterParts") -> "RemoteChanges":
+    from headwater.logtier.broker_cluster import open_remote_changes
+
+    return open_remote_changes(config, cluster)
 
 
 def _serve_brokers(config: BrokerConfig, machine: Machine, cluster: "ClusterParts", services: Services) -> None:
