@@ -14,6 +14,8 @@ RATE = 400
 #: Longer than any fault: what a producer was not told is never sent twice by the test itself.
 DELIVERY_TIMEOUT_MS = 600_000
 KEYS = 7
+#: Each refused connection would be a line.
+SILENT = 0
 
 
 class Acknowledged(NamedTuple):
@@ -42,6 +44,7 @@ class NumberProducer:
                 "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
                 "socket.timeout.ms": 10_000,
                 "error_cb": self._failed,
+                "log_level": SILENT,
                 "client.id": name,
             }
         )
@@ -109,6 +112,7 @@ class WatchingConsumer:
                 "auto.offset.reset": "error",
                 "isolation.level": "read_uncommitted",
                 "socket.timeout.ms": 10_000,
+                "log_level": SILENT,
                 "client.id": name,
             }
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.bench.processes import Failed
-from tests.faults.clients import NumberProducer, WatchingConsumer
+from tests.faults.clients import SILENT, NumberProducer, WatchingConsumer
 from tests.faults.processes import SESSION_S, FaultyCluster, until
 from tests.faults.replica_logs import read_replica
 from tests.faults.verdict import anomalies
@@ -65,7 +65,9 @@ class FaultRun:
         cluster = self._cluster
         try:
             cluster.start()
-            self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "socket.timeout.ms": 10_000})
+            self._admin = AdminClient(
+                {"bootstrap.servers": cluster.bootstrap_servers, "socket.timeout.ms": 10_000, "log_level": SILENT}
+            )
             self._create_topics()
             producers = [
                 NumberProducer(f"{topic}{number}", cluster.bootstrap_servers, topic)
