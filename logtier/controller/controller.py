@@ -20,6 +20,7 @@ from headwater.logtier.controller.commands import (
 )
 from headwater.logtier.controller.config_state import plan_alter_configs
 from headwater.logtier.controller.elections import plan_departure, plan_registration, plan_unclean_elections
+from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
@@ -55,6 +56,7 @@ from headwater.logtier.metadata.store import (
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.security.acls import AclBinding, AclFilter
 
@@ -361,6 +363,24 @@ class Controller:
             return plan.results
 
         return await self._command(alter)
+
+    async def elect_leaders(
+        self, asked: Sequence[TopicPartition] | None, *, is_unclean: bool
+    ) -> list[LeaderElectionResult]:
+        """Elect preferred leaders, or any replica where there is no leader; None asks for all partitions.
+
+        Raises:
+            KafkaError: not_controller, or the error of the store.
+        """
+
+        async def elect() -> list[LeaderElectionResult]:
+            image = self._cache.image
+            live = LiveBrokers(image, self._shutting_down)
+            plan = plan_elect_leaders(image, asked, self._min_isr, live, is_unclean=is_unclean)
+            await self._write_in_parts(plan.operations)
+            return plan.results
+
+        return await self._command(elect)
 
     @staticmethod
     def _check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:

@@ -6,7 +6,7 @@ operations are not executed yet; a result without error is valid after their exe
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
@@ -17,7 +17,13 @@ from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage, TopicImage
 from headwater.logtier.metadata.store import Create, Delete, Operation
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key, topic_name_problem
-from headwater.logtier.metadata.topic_nodes import change_topic, create_topic, delete_topic, first_partition_state
+from headwater.logtier.metadata.topic_nodes import (
+    PartitionImage,
+    change_topic,
+    create_topic,
+    delete_topic,
+    first_partition_state,
+)
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
@@ -78,7 +84,7 @@ def plan_create_topics(
             continue
         collisions[collision_key(name)] = name
         topic_id = draw_topic_id()
-        partitions = tuple(first_partition_state(brokers) for brokers in replicas)
+        partitions = tuple(_first_state(image, brokers) for brokers in replicas)
         plan.operations.extend(create_topic(name, topic_id, partitions))
         if configs:
             plan.operations.append(Create(paths.topic_config_path(name), paths.encode_config(configs)))
@@ -150,7 +156,7 @@ def plan_create_partitions(
         except KafkaError as error:
             plan.results.append(TopicResult(name, error))
             continue
-        partitions = topic.partitions + tuple(first_partition_state(brokers) for brokers in added)
+        partitions = topic.partitions + tuple(_first_state(image, brokers) for brokers in added)
         plan.operations.extend(change_topic(name, topic.topic_id, topic.partitions, partitions))
         plan.results.append(TopicResult(name, topic=TopicImage(name, topic.topic_id, partitions, topic.configs)))
     return plan
@@ -264,7 +270,7 @@ def _added_assignment(
 def _place(
     image: MetadataImage, replication_factor: int, partitions: range, draw_start: Callable[[int], int]
 ) -> list[tuple[int, ...]]:
-    brokers = sorted(image.brokers)
+    brokers = {broker_id: image.brokers[broker_id].rack for broker_id in sorted(image.brokers)}
     if replication_factor > len(brokers):
         raise KafkaError(
             ErrorCode.invalid_replication_factor,
@@ -272,6 +278,13 @@ def _place(
             "registered.",
         )
     return assign_replicas(brokers, replication_factor, partitions, draw_start(len(brokers)))
+
+
+def _first_state(image: MetadataImage, brokers: tuple[int, ...]) -> PartitionImage:
+    """Return the initial state of a partition; brokers of a manual assignment that are away are not in its ISR."""
+    state = first_partition_state(brokers)
+    live = tuple(broker for broker in brokers if broker in image.brokers)
+    return state if live == brokers else replace(state, leader=live[0], isr=live)
 
 
 def _check_assignment(
@@ -285,9 +298,11 @@ def _check_assignment(
             raise refused(partition, "names no broker")
         if len(set(brokers)) != len(brokers):
             raise refused(partition, "names a broker twice")
-        unknown = [broker for broker in brokers if broker not in image.brokers]
+        unknown = [broker for broker in brokers if broker not in image.registrations]
         if unknown:
             raise refused(partition, f"names broker {unknown[0]}, which is not registered")
+        if not any(broker in image.brokers for broker in brokers):
+            raise refused(partition, "names no live broker")
         if len(brokers) != replication_factor:
             raise refused(partition, f"has {len(brokers)} replica(s); the others have {replication_factor}")
 

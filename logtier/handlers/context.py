@@ -229,6 +229,21 @@ class RequestContext:
         if not self.is_authorized(operation, ResourceType.cluster):
             raise KafkaError(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
 
+    def check_transactional(self) -> None:
+        """Check that this broker serves transactional ids.
+
+        Not with `zookeeper.connect`, whatever the number of brokers is at present: a broker may join while a
+        transaction is open, and its markers would not reach the partitions led there.
+
+        Raises:
+            KafkaError: unsupported_version.
+        """
+        if self.services.forwarding is not None:
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                "transactions need a broker without zookeeper.connect: markers reach the partitions of one broker only",
+            )
+
     @property
     def share_owner(self) -> Hashable:
         """The owner of the share of common resources in which the request counts."""

@@ -79,6 +79,7 @@ async def _transaction(
     partitions = frozenset(wanted)
     transactions = context.services.transactions
     try:
+        context.check_transactional()
         if verify_only:
             missing = transactions.verify_partitions(transactional_id, producer, partitions)
             return _results(

@@ -48,6 +48,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     )
     if requested.commits:
         try:
+            context.check_transactional()
             await _commit(request, requested.commits, context)
         except KafkaError as error:
             log.info("refused TxnOffsetCommit of client %s at %s: %s", context.client_id, context.client_host, error)

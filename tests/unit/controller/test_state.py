@@ -198,9 +198,9 @@ def test_a_growth_that_cannot_be_is_refused(request_: NewPartitions, code: Error
 
 
 def test_leaders_and_followers_are_spread_evenly() -> None:
-    assigned = assign_replicas([1, 2, 3, 4], 3, range(40), 2)
+    assigned = assign_replicas(dict.fromkeys([1, 2, 3, 4]), 3, range(40), 2)
     assert all(len(set(replicas)) == 3 for replicas in assigned)
     for place in range(3):
         counts = [sum(replicas[place] == broker for replicas in assigned) for broker in (1, 2, 3, 4)]
         assert max(counts) - min(counts) <= 4
-    assert assign_replicas([5], 1, range(2), 0) == [(5,), (5,)]
+    assert assign_replicas({5: None}, 1, range(2), 0) == [(5,), (5,)]

@@ -112,6 +112,7 @@ class World:
         }
         config = BrokerConfig.from_properties({})
         self.services: Any = some(
+            forwarding=None,
             clock=some(now_ms=lambda: 1500, monotonic_ms=lambda: 0),
             metadata=some(image=MetadataImage(topics=topics), config=config),
             transactions=self.coordinator,

@@ -1,0 +1,192 @@
+"""ElectLeaders through any broker, placement over live brokers, and transactional ids, which a cluster refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headwater.logtier.client.connection import Request
+from headwater.logtier.client.messages import kio_request
+from headwater.logtier.controller.commands import NewTopic
+from headwater.logtier.metadata.topic_nodes import PartitionImage
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.partition_instructions import IsrMember, ProposeIsr
+from tests.control_plane import ControlPlane, run
+
+
+def elect(*partitions: tuple[str, int], is_unclean: bool = False) -> Request[Any]:
+    asked = tuple({"topic": topic, "partitions": (index,)} for topic, index in partitions)
+    return kio_request(
+        43,
+        2,
+        {
+            "election_type": int(is_unclean),
+            "topic_partitions": asked or None,
+            "timeout": messages.to_timedelta(9_000),
+        },
+    )
+
+
+def outcomes(answer: Any) -> dict[tuple[str, int], ErrorCode]:
+    return {
+        (topic.topic, each.partition_id): each.error_code
+        for topic in answer.replica_election_results
+        for each in topic.partition_result
+    }
+
+
+async def assigned(plane: ControlPlane, *replicas: tuple[int, ...], min_isr: int = 2) -> None:
+    controller = await plane.controller()
+    configs = {"min.insync.replicas": str(min_isr)}
+    new = NewTopic("t", assignments=dict(enumerate(replicas)), configs=configs)
+    [result] = await controller.spawn(controller.controller.create_topics([new]))
+    assert result.error is None
+    await plane.settled()
+
+
+def partition(plane: ControlPlane, index: int, topic: str = "t") -> PartitionImage:
+    return next(iter(plane.nodes.values())).image.topics[topic].partitions[index]
+
+
+async def shrink_or_grow(plane: ControlPlane, index: int, *isr: int) -> None:
+    """The leader of a partition asks for another ISR."""
+    known = partition(plane, index)
+    control = plane.controls[known.leader]
+    members = tuple(IsrMember(each, control.node.image.brokers[each].epoch) for each in isr)
+    key = TopicPartition("t", index)
+    control.proposals.propose(ProposeIsr(key, known.leader_epoch, known.partition_epoch, members))
+    await plane.until(lambda: set(partition(plane, index).isr) == set(isr))
+    await plane.settled()
+
+
+def test_leaders_come_back_to_the_preferred_replicas_when_an_administrator_asks() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        away = (await plane.others())[0].node.broker_id
+        others = [each for each in plane.nodes if each != away]
+        await assigned(plane, (away, *others), (others[0], away, others[1]))
+        plane.crash(away)
+        await plane.settled()
+        assert partition(plane, 0).leader == others[0]
+        await plane.begin(away)
+        await plane.settled()
+        broker = (await plane.others())[0]
+        # Out of the ISR, as no leader has taken it in yet.
+        answer = await broker.answer(elect(("t", 0), ("t", 1), ("u", 0)))
+        assert outcomes(answer) == {
+            ("t", 0): ErrorCode.preferred_leader_not_available,
+            ("t", 1): ErrorCode.election_not_needed,
+            ("u", 0): ErrorCode.unknown_topic_or_partition,
+        }
+        await shrink_or_grow(plane, 0, *plane.nodes)
+        assert outcomes(await broker.answer(elect())) == {("t", 0): 0}
+        await plane.settled()
+        assert partition(plane, 0).leader == away
+
+    run(scenario)
+
+
+def test_an_unclean_election_is_held_when_it_is_asked_for_only() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        away = (await plane.others())[0].node.broker_id
+        other = next(each for each in plane.nodes if each != away)
+        await assigned(plane, (away, other), min_isr=1)
+        await shrink_or_grow(plane, 0, away)
+        plane.crash(away)
+        await plane.settled()
+        broker = (await plane.others())[0]
+        assert partition(plane, 0).leader == -1
+        assert outcomes(await broker.answer(elect(("t", 0), is_unclean=True))) == {("t", 0): 0}
+        await plane.settled()
+        led = partition(plane, 0)
+        assert (led.leader, led.isr, led.is_recovering) == (other, (other,), True)
+
+    run(scenario)
+
+
+def test_a_replication_factor_above_the_live_brokers_is_refused() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        away = (await plane.others())[0].node.broker_id
+        plane.crash(away)
+        await plane.settled()
+        controller = await plane.controller()
+        others = list(plane.nodes)
+        results = await controller.spawn(
+            controller.controller.create_topics(
+                [
+                    NewTopic("three", 1, 3),
+                    NewTopic("two", 4, 2),
+                    NewTopic("manual", assignments={0: (away, others[0])}),
+                    NewTopic("dead", assignments={0: (away,)}),
+                    NewTopic("unknown", assignments={0: (others[0], 9)}),
+                ]
+            )
+        )
+        codes = {result.name: result.error and result.error.code for result in results}
+        assert codes == {
+            "three": ErrorCode.invalid_replication_factor,
+            "two": None,
+            "manual": None,
+            "dead": ErrorCode.invalid_replica_assignment,
+            "unknown": ErrorCode.invalid_replica_assignment,
+        }
+        await plane.settled()
+        assert all(set(each.replicas) == set(others) for each in controller.image.topics["two"].partitions)
+        manual = partition(plane, 0, "manual")
+        assert (manual.replicas, manual.leader, manual.isr) == ((away, others[0]), others[0], (others[0],))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        kio_request(10, 4, {"key_type": 1, "coordinator_keys": ("payments",)}),
+        kio_request(
+            22,
+            4,
+            {
+                "transactional_id": "payments",
+                "transaction_timeout": messages.to_timedelta(9_000),
+                "producer_id": -1,
+                "producer_epoch": -1,
+            },
+        ),
+        kio_request(
+            24,
+            3,
+            {
+                "v3_and_below_transactional_id": "payments",
+                "v3_and_below_producer_id": 1,
+                "v3_and_below_producer_epoch": 0,
+                "v3_and_below_topics": (),
+            },
+        ),
+        kio_request(25, 3, {"transactional_id": "payments", "producer_id": 1, "producer_epoch": 0, "group_id": "g"}),
+        kio_request(26, 3, {"transactional_id": "payments", "producer_id": 1, "producer_epoch": 0, "committed": True}),
+    ],
+    ids=["FindCoordinator", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn"],
+)
+def test_a_cluster_refuses_a_transactional_id_with_one_clear_line(
+    request_: Request[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario(plane: ControlPlane) -> None:
+        control = (await plane.others())[0]
+        caplog.clear()
+        answer = await control.answer(request_)
+        if request_.api_key == 24:
+            assert answer.results_by_topic_v3_and_below == ()
+        elif request_.api_key == 10:
+            [coordinator] = answer.coordinators
+            assert coordinator.error_code == ErrorCode.unsupported_version
+            assert "transactions need a broker without zookeeper.connect" in coordinator.error_message
+            return
+        else:
+            assert answer.error_code == ErrorCode.unsupported_version
+        assert "transactions need a broker without zookeeper.connect" in caplog.text
+
+    run(scenario)
