@@ -1,5 +1,6 @@
 """What a broker of a cluster has, and a single node has not.
 
-Its membership, the connections to the other brokers, the ISRs that it asks of the controller, and the requests of
-clients that it forwards there.
+Its membership and its connections to the other brokers; what it asks of the controller: `isr_proposals` for the ISRs
+that leaders propose, `remote_changes` for topics and producer ids, `controlled_shutdown` for other leaders; and
+`forwarding` of requests of clients.
 """

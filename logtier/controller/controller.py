@@ -20,7 +20,7 @@ from headwater.logtier.controller.commands import (
 )
 from headwater.logtier.controller.config_state import plan_alter_configs
 from headwater.logtier.controller.elections import plan_departure, plan_registration, plan_unclean_elections
-from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders
+from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders, plan_giving_way
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
@@ -218,6 +218,7 @@ class Controller:
         for broker_id, known in self._cache.image.registrations.items():
             if known.is_alive and broker_id not in registered:
                 log.info("broker %d of epoch %d is gone", broker_id, known.epoch)
+                self._shutting_down.pop(broker_id, None)
                 await self._write_in_parts(
                     plan_departure(self._cache.image, broker_id, self._min_isr, self._allows_unclean)
                 )
@@ -357,7 +358,9 @@ class Controller:
         async def alter() -> list[AlterationResult]:
             image = self._cache.image
             self._check_broker_epoch(image, sender, broker_epoch)
-            members = LiveBrokers(image, self._shutting_down)
+            # A leader that shuts down still takes replicas into the ISR: one of them is to take over.
+            others = {broker: epoch for broker, epoch in self._shutting_down.items() if broker != sender}
+            members = LiveBrokers(image, others)
             plan = plan_alter_partitions(image, sender, alterations, self._min_isr, members)
             await self._write_in_parts(plan.operations)
             return plan.results
@@ -381,6 +384,31 @@ class Controller:
             return plan.results
 
         return await self._command(elect)
+
+    async def broker_heartbeat(self, broker_id: int, broker_epoch: int, *, wants_shutdown: bool) -> bool:
+        """Move the leaderships of a broker that wants to shut down to others; return whether it may stop.
+
+        It may as soon as no other replica can take over any more: a replica that is alive may still catch up.
+
+        Raises:
+            KafkaError: not_controller, stale_broker_epoch.
+        """
+
+        async def move() -> bool:
+            image = self._cache.image
+            self._check_broker_epoch(image, broker_id, broker_epoch)
+            if not wants_shutdown:
+                self._shutting_down.pop(broker_id, None)
+                return False
+            if self._shutting_down.get(broker_id) != broker_epoch:
+                log.info("broker %d of epoch %d shuts down", broker_id, broker_epoch)
+            self._shutting_down[broker_id] = broker_epoch
+            live = LiveBrokers(image, self._shutting_down)
+            plan = plan_giving_way(image, broker_id, self._min_isr, live)
+            await self._write_in_parts(plan.operations)
+            return not any(plan.results)
+
+        return await self._command(move)
 
     @staticmethod
     def _check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:

@@ -49,14 +49,12 @@ def plan_elect_leaders(
 
 def plan_giving_way(
     image: MetadataImage, broker_id: int, min_isr: MinIsr, candidates: Candidates
-) -> tuple[Plan[TopicPartition], int]:
+) -> Plan[TopicPartition]:
     """Move leaderships away from a broker that shuts down, and take it out of ISRs (KIP-841).
 
-    Returns:
-        The partitions that get another leader, and the number of those that keep the broker, as nobody else can lead.
+    The results are the partitions that it still leads although another replica is alive, which may join the ISR yet.
     """
     plan: Plan[TopicPartition] = Plan()
-    remaining = 0
     for topic in image.topics.values():
         partitions = list(topic.partitions)
         for index, partition in enumerate(topic.partitions):
@@ -65,16 +63,14 @@ def plan_giving_way(
             draft = PartitionDraft(partition, min_isr(topic), candidates)
             if partition.leader == broker_id:
                 draft.give_way()
-            after = draft.result()
-            if after.leader == broker_id:
-                remaining += 1
-                continue
-            if after.leader != partition.leader:
-                plan.results.append(TopicPartition(topic.name, index))
+                if draft.result().leader == broker_id:
+                    if any(candidates.is_candidate(each) for each in partition.replicas if each != broker_id):
+                        plan.results.append(TopicPartition(topic.name, index))
+                    continue
             draft.lose(broker_id)
             partitions[index] = draft.result()
         plan.operations.extend(change_topic(topic.name, topic.topic_id, topic.partitions, tuple(partitions)))
-    return plan, remaining
+    return plan
 
 
 def _all(image: MetadataImage) -> Iterator[TopicPartition]:

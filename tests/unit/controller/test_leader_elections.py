@@ -116,15 +116,15 @@ def test_the_partitions_of_coordinators_keep_their_leaders() -> None:
     image = image_of(MOVED, topic="__consumer_offsets")
     plan = plan_elect_leaders(image, None, lambda _: 2, Brokers(), is_unclean=False)
     assert plan.operations == []
-    assert plan_giving_way(image, 2, lambda _: 2, Brokers())[0].operations == []
+    assert plan_giving_way(image, 2, lambda _: 2, Brokers({2})).operations == []
 
 
 def test_a_broker_that_shuts_down_gives_its_leaderships_to_the_isr_and_leaves_it() -> None:
     alone = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=(2, 3), isr=(2,))
     image = image_of(PREFERRED, MOVED, BEHIND, alone)
-    plan, remaining = plan_giving_way(image, 2, lambda _: 2, Brokers({2}))
-    assert remaining == 1
-    assert plan.results == [TopicPartition("t", 1), TopicPartition("t", 2)]
+    plan = plan_giving_way(image, 2, lambda _: 2, Brokers({2}))
+    # Broker 3 is alive and may catch up.
+    assert plan.results == [TopicPartition("t", 3)]
     states = after(image, plan.operations)
     assert [(each.leader, each.leader_epoch, each.isr) for each in states] == [
         (1, 4, (1, 3)),
@@ -134,3 +134,5 @@ def test_a_broker_that_shuts_down_gives_its_leaderships_to_the_isr_and_leaves_it
     ]
     # Below the minimum the broker stays eligible: it has every committed record.
     assert states[2].elr == (2,)
+    # Without broker 3 nobody is left for the last one, and broker 1 for the one before it.
+    assert plan_giving_way(image, 2, lambda _: 2, Brokers({2, 3})).results == [TopicPartition("t", 2)]

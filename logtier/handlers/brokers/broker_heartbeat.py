@@ -1,0 +1,22 @@
+"""BrokerHeartbeat: a broker wants to shut down, and the controller moves its leaderships away first (KIP-631, KIP-841).
+
+Brokers send it for a controlled shutdown only: the node of its registration tells whether a broker is alive.
+"""
+
+from typing import Any
+
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation
+
+API_KEY = 63
+VERSIONS = (2, 2)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Move the leaderships, and tell the broker whether it may stop."""
+    context.require_cluster(AclOperation.cluster_action)
+    may_stop = await context.services.controller.broker_heartbeat(
+        request.broker_id, request.broker_epoch, wants_shutdown=request.want_shut_down
+    )
+    return {"error_code": ErrorCode.none, "is_caught_up": True, "is_fenced": False, "should_shut_down": may_stop}
