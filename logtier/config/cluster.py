@@ -160,7 +160,7 @@ class ClusterConfig(TransactionConfig):
         at_least(-1),
     )
     replica_socket_timeout_ms: int = config(
-        ConfigType.INT, 30_000, "Maximum time for the response to a follower's fetch.", at_least(1)
+        ConfigType.INT, 30_000, "Maximum time for the response to a request of a follower to the leader.", at_least(1)
     )
     unclean_leader_election_enable: bool = config(
         ConfigType.BOOLEAN,

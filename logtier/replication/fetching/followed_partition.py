@@ -32,6 +32,7 @@ class FetchLimits(NamedTuple):
         bytes_min: `replica.fetch.min.bytes`.
         wait_ms_max: `replica.fetch.wait.max.ms`.
         backoff_ms: `replica.fetch.backoff.ms`, the pause after a failure of a partition or of a whole fetch.
+        timeout_ms: `replica.socket.timeout.ms`, the time limit of a request.
     """
 
     partition_bytes_max: int
@@ -39,6 +40,7 @@ class FetchLimits(NamedTuple):
     bytes_min: int
     wait_ms_max: int
     backoff_ms: int
+    timeout_ms: int
 
 
 def fetch_limits(config: BrokerConfig) -> FetchLimits:
@@ -49,4 +51,5 @@ def fetch_limits(config: BrokerConfig) -> FetchLimits:
         config.replica_fetch_min_bytes,
         config.replica_fetch_wait_max_ms,
         config.replica_fetch_backoff_ms,
+        config.replica_socket_timeout_ms,
     )

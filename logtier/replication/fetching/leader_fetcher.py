@@ -24,8 +24,6 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 #: Records appended without a pause, in bytes: a few milliseconds of the event loop, as for a produce request.
 TURN_BYTES: Final = 1 << 20
-#: Time limit of a request beyond the time that the leader may wait.
-GRACE_MS: Final = 30_000
 
 #: The leader evicted the session, or lost it with its process: a full request begins another one at once.
 _SESSION_ERRORS: Final = frozenset(
@@ -137,7 +135,7 @@ class LeaderFetcher:
             forgotten=planned.forgotten,
         )
         try:
-            response = await self._peers.call(self.leader_id, self._purpose, request, limits.wait_ms_max + GRACE_MS)
+            response = await self._peers.call(self.leader_id, self._purpose, request, limits.timeout_ms)
         except ClientError as error:
             logger.debug("no answer of broker %d to a fetch: %s", self.leader_id, error)
             self._plan.failed(self._clock.monotonic_ms())
@@ -218,5 +216,6 @@ class LeaderFetcher:
         wanted: dict[tuple[str, int], tuple[int, int]] = {
             followed.topic_partition: (followed.leader_epoch, timestamp) for followed, _ in questions
         }
-        request = list_offsets_request(self._identity.broker_id, wanted, timeout_ms=GRACE_MS)
-        return await self._peers.call(self.leader_id, Purpose.OFFSETS, request, GRACE_MS)
+        timeout_ms = self._limits().timeout_ms
+        request = list_offsets_request(self._identity.broker_id, wanted, timeout_ms=timeout_ms)
+        return await self._peers.call(self.leader_id, Purpose.OFFSETS, request, timeout_ms)
