@@ -132,8 +132,9 @@ class Broker:
             await membership.join()
             parts.cluster.begin_replication()
             await self._start_coordinators(parts)
-            # The first step of a stop: while others take over, this broker still answers.
+            # The first steps of a stop: while others take over, this broker still answers.
             self._closing.push_async_callback(membership.leave)
+            self._closing.push_async_callback(parts.cluster.shut_down)
 
     async def _start_coordinators(self, parts: BrokerParts) -> None:
         for coordinator in (parts.services.groups, parts.services.transactions):

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from headwater.logtier.cluster.controlled_shutdown import shut_down_in_control
 from headwater.logtier.cluster.forwarding import Forwarding
 from headwater.logtier.cluster.isr_proposals import IsrProposals
 from headwater.logtier.cluster.membership import ClusterMembership
@@ -21,6 +22,7 @@ from headwater.logtier.metadata.paths import BrokerProcess
 from headwater.logtier.network.listeners import Listeners
 from headwater.logtier.replication.fetching.replica_fetchers import ReplicaFetchers
 from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import Clock
 
 NO_BROKER_EPOCH: Final = -1
 
@@ -29,6 +31,8 @@ NO_BROKER_EPOCH: Final = -1
 class ClusterParts:
     """The parts of a broker in a cluster (`zookeeper.connect`)."""
 
+    broker_id: int
+    clock: Clock
     store: OrderedMetadataStore
     follower: MetadataFollower
     controller: Controller
@@ -44,6 +48,17 @@ class ClusterParts:
         The image may still have that of the process before, for which this one must not speak (KIP-903).
         """
         return NO_BROKER_EPOCH if self.membership is None else self.membership.broker_epoch
+
+    async def shut_down(self) -> None:
+        """Let other brokers lead this broker's partitions, as far as they can; while it serves."""
+        connections = self.connections
+        await shut_down_in_control(
+            self.broker_id,
+            connections.channel_beside(),
+            self.clock,
+            self.broker_epoch,
+            lambda: self.store.end_offset,
+        )
 
     def begin_replication(self) -> None:
         """Follow the leaders of the image: only now is this process registered, under an epoch of its own."""
@@ -94,7 +109,7 @@ def open_cluster(
         config, follower.cache, machine.outgoing, machine.clock, machine.prng.random, machine.random_bytes
     )
     closing.push_async_callback(connections.aclose)
-    return ClusterParts(store, follower, controller, connections)
+    return ClusterParts(config.node_id, machine.clock, store, follower, controller, connections)
 
 
 def open_proposals(

@@ -49,15 +49,25 @@ class PeerConnections:
         context = LinkContext(network, clock, draw, random_bytes, peer_settings(config))
         #: All connections, by broker and purpose.
         self.peers = Peers(self._address, lambda: security, context)
+        self._clock = clock
+        self._draw = draw
+        self._request_timeout_ms = config.controller_socket_timeout_ms
+        self._channels: list[ControllerChannel] = []
         #: Requests to the controller, whichever broker it is.
-        self.channel = ControllerChannel(
+        self.channel = self.channel_beside()
+        metadata.subscribe(self._metadata_changed)
+
+    def channel_beside(self) -> ControllerChannel:
+        """Return a channel to the controller whose requests do not wait for those of another one."""
+        channel = ControllerChannel(
             self._controller,
             self.peers.sender(Purpose.CONTROLLER),
-            clock,
-            draw,
-            request_timeout_ms=config.controller_socket_timeout_ms,
+            self._clock,
+            self._draw,
+            request_timeout_ms=self._request_timeout_ms,
         )
-        metadata.subscribe(self._metadata_changed)
+        self._channels.append(channel)
+        return channel
 
     async def aclose(self) -> None:
         """Close all connections for good."""
@@ -75,7 +85,8 @@ class PeerConnections:
         if delta.new.brokers is not delta.old.brokers:
             self.peers.metadata_changed()
         if delta.new.controller_id != delta.old.controller_id or delta.new.brokers is not delta.old.brokers:
-            self.channel.metadata_changed()
+            for channel in self._channels:
+                channel.metadata_changed()
 
 
 def peer_security(config: BrokerConfig) -> ClientSecurity:
