@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from headwater.logtier.cluster.leader_balance import LeaderBalance
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.controller_election import ControllerElection
@@ -50,6 +51,8 @@ class ClusterMembership:
             process,
             on_failure,
         )
+        self._balance = LeaderBalance(controller, config.leader_imbalance_check_interval_seconds)
+        self._balances = config.auto_leader_rebalance_enable
         self._previous_epoch = process.previous_epoch
         self._has_left = False
         follower.cache.subscribe(self._metadata_changed)
@@ -76,12 +79,15 @@ class ClusterMembership:
         """
         await self._election.start()
         await self._registrar.start()
+        if self._balances:
+            self._balance.start()
 
     async def leave(self) -> None:
         """Remove the registration and resign, so that other brokers take over at once; a second call does nothing."""
         if self._has_left:
             return
         self._has_left = True
+        await self._balance.stop()
         await _in_time(self._registrar.stop())
         await _in_time(self._election.stop())
         await _in_time(self._controller.stop())

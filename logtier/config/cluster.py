@@ -128,6 +128,16 @@ class ClusterConfig(TransactionConfig):
         one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
     )
 
+    # Leaders
+    auto_leader_rebalance_enable: bool = config(
+        ConfigType.BOOLEAN,
+        True,
+        "Whether the controller gives leaderships back to the first replica of each partition once it is in sync.",
+    )
+    leader_imbalance_check_interval_seconds: int = config(
+        ConfigType.LONG, 300, "Interval between elections of preferred leaders.", at_least(1)
+    )
+
     # Replicas on other brokers
     replica_fetch_backoff_ms: int = config(
         ConfigType.INT, 1000, "Pause of a follower after a failed fetch of a partition.", at_least(0)

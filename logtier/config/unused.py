@@ -5,7 +5,6 @@ from typing import Final
 
 _KRAFT = "there is no KRaft quorum; the metadata is in ZooKeeper, or in the folder of a single node"
 _THREADS = "one event loop serves all connections; blocking work has dedicated threads"
-_PREFERRED = "preferred leaders are elected on request only (ElectLeaders)"
 _SHUTDOWN = "a broker that stops always leaves the cluster before it closes its logs"
 _FOLDERS = "failures of log folders are not reported to the controller"
 _LEADERS = "consumers fetch from leaders only"
@@ -40,7 +39,6 @@ UNUSED: Final[Mapping[str, str]] = {
             num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
             queued.max.requests""",
         _EVEN: """alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds""",
-        _PREFERRED: """auto.leader.rebalance.enable leader.imbalance.check.interval.seconds""",
         _SHUTDOWN: """controlled.shutdown.enable""",
         _FOLDERS: """log.dir.failure.timeout.ms""",
         _LEADERS: """replica.selector.class""",

@@ -19,7 +19,12 @@ from headwater.logtier.controller.commands import (
     TopicResult,
 )
 from headwater.logtier.controller.config_state import plan_alter_configs
-from headwater.logtier.controller.elections import plan_departure, plan_registration, plan_unclean_elections
+from headwater.logtier.controller.elections import (
+    plan_departure,
+    plan_preferred_elections,
+    plan_registration,
+    plan_unclean_elections,
+)
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders, plan_giving_way
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
@@ -212,6 +217,16 @@ class Controller:
     async def update_brokers(self) -> None:
         """Bring the known brokers and the leaders of partitions in line with the registrations and the configs."""
         await self._command(self._update_brokers)
+
+    async def elect_preferred_leaders(self) -> None:
+        """Give leaderships back to preferred replicas, which lost them while they were away."""
+
+        async def elect() -> None:
+            image = self._cache.image
+            brokers = LiveBrokers(image, self._shutting_down)
+            await self._write_in_parts(plan_preferred_elections(image, brokers, self._min_isr))
+
+        await self._command(elect)
 
     async def _update_brokers(self) -> None:
         registered = await self._registrations()

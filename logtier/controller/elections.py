@@ -7,12 +7,16 @@ election, as if the controller had seen the broker leave and come back.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
-from headwater.logtier.controller.partition_draft import PartitionDraft
+from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import Create, Operation, SetData
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, change_topic
+
+#: Elections of preferred leaders at a time, as in Kafka: clients of each partition look for its new leader.
+PREFERRED_ELECTIONS_MAX: Final = 1_000
 
 #: Returns the effective min.insync.replicas of a topic.
 MinIsr = Callable[[TopicImage], int]
@@ -130,6 +134,26 @@ def plan_unclean_elections(image: MetadataImage, min_isr: MinIsr, allows_unclean
         return draft.result()
 
     return _changed_topics(image, led, min_isr)
+
+
+def plan_preferred_elections(image: MetadataImage, brokers: Candidates, min_isr: MinIsr) -> list[Operation]:
+    """Return the operations that give leaderships back to preferred replicas that are in the ISR.
+
+    They may take effect one by one. At most PREFERRED_ELECTIONS_MAX partitions change; a later call changes others.
+    """
+    rest = PREFERRED_ELECTIONS_MAX
+
+    def preferred(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+        nonlocal rest
+        if partition.leader in (partition.replicas[0], NO_BROKER) or topic.is_internal or not rest:
+            return partition
+        draft = PartitionDraft(partition, minimum, brokers)
+        draft.prefer()
+        after = draft.result()
+        rest -= after is not partition
+        return after
+
+    return _changed_topics(image, preferred, min_isr)
 
 
 def _changed_topics(

@@ -236,11 +236,11 @@ class RequestContext:
         transaction is open, and its markers would not reach the partitions led there.
 
         Raises:
-            KafkaError: unsupported_version.
+            KafkaError: transactional_id_authorization_failed: clients take it for final; others they repeat.
         """
         if self.services.forwarding is not None:
             raise KafkaError(
-                ErrorCode.unsupported_version,
+                ErrorCode.transactional_id_authorization_failed,
                 "transactions need a broker without zookeeper.connect: markers reach the partitions of one broker only",
             )
 

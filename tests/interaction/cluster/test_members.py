@@ -48,6 +48,7 @@ class Cluster:
                 "listeners": "PLAINTEXT://127.0.0.1:0",
                 "zookeeper.connect": "model:2181",
                 "zookeeper.session.timeout.ms": SESSION_MS,
+                "leader.imbalance.check.interval.seconds": 1,
                 **(properties or {}),
             }
         )
@@ -194,6 +195,23 @@ def test_an_unclean_election_waits_for_the_config_that_allows_it(tmp_path: Path)
         (altered,) = await controller.alter_configs([ConfigChange(ConfigResourceType.TOPIC, "t", [allow])])
         assert altered.error is None
         await until(lambda: cluster.image(behind).topics["t"].partitions[0].leader == behind)
+
+    run(tmp_path, scenario)
+
+
+def test_leaderships_return_to_the_preferred_replica_that_is_in_sync_again(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller_id = await cluster.settled()
+        first, second = (each for each in cluster.brokers if each != controller_id)
+        controller = cluster.controller()
+        (created,) = await controller.create_topics([NewTopic("t", -1, -1, {0: [first, second]})])
+        assert created.error is None
+        await cluster.stop(first)
+        await until(lambda: cluster.image(second).topics["t"].partitions[0].leader == second)
+        await cluster.start(first)
+        # It fetches, joins the ISR, and is elected.
+        await until(lambda: cluster.image(second).topics["t"].partitions[0].leader == first)
+        assert set(cluster.image(second).topics["t"].partitions[0].isr) == {first, second}
 
     run(tmp_path, scenario)
 

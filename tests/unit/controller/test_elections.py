@@ -1,12 +1,19 @@
 import uuid
+from dataclasses import replace
 
 import pytest
 
-from headwater.logtier.controller.elections import plan_departure, plan_registration, plan_unclean_elections
+from headwater.logtier.controller.elections import (
+    PREFERRED_ELECTIONS_MAX,
+    plan_departure,
+    plan_preferred_elections,
+    plan_registration,
+    plan_unclean_elections,
+)
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import Create, Operation, SetData
-from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, chunk_path, encode_chunk
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, chunk_path, decode_chunk, encode_chunk
 from tests.topic_images import topic_changes
 
 TOPIC_ID = uuid.UUID(int=5)
@@ -130,6 +137,43 @@ def test_a_topic_that_allows_it_later_gets_its_leader_then() -> None:
     after = applied(image, plan_unclean_elections(image, lambda _: 1, lambda _: True))
     assert (after.leader, after.leader_epoch, after.isr, after.is_recovering) == (2, 6, (2,), True)
     assert plan_unclean_elections(image_of(after, alive={2: True}), lambda _: 1, lambda _: True) == []
+
+
+class Alive:
+    """Brokers that may lead."""
+
+    def __init__(self, *brokers: int) -> None:
+        self._brokers = brokers
+
+    def is_candidate(self, broker_id: int) -> bool:
+        return broker_id in self._brokers
+
+    def has_room(self, broker_id: int) -> bool:
+        return True
+
+
+def test_preferred_replicas_lead_again_once_they_are_in_sync() -> None:
+    returned = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=(1, 2), isr=(1, 2))
+    behind = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=(1, 2), isr=(2,), elr=(1,))
+    leaderless = PartitionImage(NO_BROKER, 5, 10, (1, 2), isr=(), elr=(1,), last_known_leader=1)
+    image = image_of(returned, behind, leaderless, alive={1: True, 2: True})
+    operations = plan_preferred_elections(image, Alive(1, 2), lambda _: 2)
+    after = image.apply([(each.path, each.data) for each in operations if isinstance(each, Create | SetData)])
+    assert after.topics["t"].partitions == (PartitionImage(1, 5, 10, (1, 2), (1, 2)), behind, leaderless)
+    assert plan_preferred_elections(after, Alive(1, 2), lambda _: 2) == []
+    # Broker 1 wants to shut down, or the partition is that of a coordinator, whose state does not move.
+    assert plan_preferred_elections(image, Alive(2), lambda _: 2) == []
+    internal = image_of(returned, alive={1: True, 2: True}, topic="__consumer_offsets")
+    assert plan_preferred_elections(internal, Alive(1, 2), lambda _: 2) == []
+
+
+def test_preferred_leaders_are_elected_a_thousand_at_a_time() -> None:
+    returned = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=(1, 2), isr=(1, 2))
+    topics = {name: TopicImage(name, uuid.uuid5(TOPIC_ID, name), (returned,) * 64) for name in map(str, range(20))}
+    image = replace(image_of(returned, alive={1: True, 2: True}), topics=topics)
+    operations = plan_preferred_elections(image, Alive(1, 2), lambda _: 2)
+    chunks = [decode_chunk(each.path, each.data) for each in operations if isinstance(each, SetData)]
+    assert sum(each.leader == 1 for chunk in chunks for each in chunk) == PREFERRED_ELECTIONS_MAX
 
 
 def test_a_broker_becomes_known_last_of_all_changes() -> None:
