@@ -182,11 +182,11 @@ def test_a_cluster_refuses_a_transactional_id_with_one_clear_line(
             assert answer.results_by_topic_v3_and_below == ()
         elif request_.api_key == 10:
             [coordinator] = answer.coordinators
-            assert coordinator.error_code == ErrorCode.unsupported_version
+            assert coordinator.error_code == ErrorCode.transactional_id_authorization_failed
             assert "transactions need a broker without zookeeper.connect" in coordinator.error_message
             return
         else:
-            assert answer.error_code == ErrorCode.unsupported_version
+            assert answer.error_code == ErrorCode.transactional_id_authorization_failed
         assert "transactions need a broker without zookeeper.connect" in caplog.text
 
     run(scenario)
