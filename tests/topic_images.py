@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
+from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.store import Create, Delete
 from headwater.logtier.metadata.topic_nodes import create_topic, delete_topic, first_partition_state
@@ -19,9 +20,11 @@ def topic_changes(name: str, topic_id: uuid.UUID, replicas: Sequence[tuple[int, 
     return [(each.path, each.data) for each in operations if isinstance(each, Create)]
 
 
-def topic_deletion(name: str, partitions: int = 1) -> Changes:
-    """The changes of nodes that delete a topic."""
-    return [(each.path, None) for each in delete_topic(name, partitions) if isinstance(each, Delete)]
+def topic_deletion(image: MetadataImage, name: str) -> Changes:
+    """The changes of nodes that delete a topic, its tombstone included."""
+    topic = image.topics[name]
+    deleted = [each.path for each in delete_topic(name, len(topic.partitions)) if isinstance(each, Delete)]
+    return [*((path, None) for path in deleted), (paths.deleted_topic_path(topic.topic_id), b"1")]
 
 
 def with_leader_epoch(image: MetadataImage, leader_epoch: int) -> MetadataImage:

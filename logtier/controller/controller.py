@@ -291,7 +291,7 @@ class Controller:
     ) -> list[DeleteResult]:
         """Delete topics by name or id; one result for each topic."""
         return await self._planned(
-            lambda image: plan_delete_topics(image, self._cache.config, topics, count_mutations),
+            lambda image: plan_delete_topics(image, self._cache.config, topics, self._clock.now_ms(), count_mutations),
             lambda error: [
                 DeleteResult(topic, None, error) if isinstance(topic, str) else DeleteResult(None, topic, error)
                 for topic in dict.fromkeys(topics)
@@ -479,7 +479,7 @@ class Controller:
     def _draw_topic_id(self, image: MetadataImage) -> UUID:
         while True:
             topic_id = uuids.random_uuid(self._prng)
-            if topic_id not in image.topic_names:
+            if topic_id not in image.topic_names and not image.is_deleted(topic_id):
                 return topic_id
 
     async def _planned(

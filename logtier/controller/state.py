@@ -92,13 +92,24 @@ def plan_create_topics(
     return plan
 
 
+TOMBSTONE_MS: Final = 7 * 24 * 3600 * 1000
+"""Time for which a deleted topic is known as deleted. A broker that is away for longer keeps its logs, set aside."""
+
+TOMBSTONES_REMOVED_MAX: Final = 100
+"""Tombstones removed with one deletion, which is one change of the metadata."""
+
+
 def plan_delete_topics(
     image: MetadataImage,
     config: BrokerConfig,
     topics: Sequence[str | UUID],
+    now_ms: int,
     count_mutations: CountMutations = unlimited,
 ) -> Plan[DeleteResult]:
-    """Delete topics by name or id; a topic listed twice is rejected once."""
+    """Delete topics by name or id; a topic listed twice is rejected once.
+
+    Each leaves a tombstone, by which brokers that are away delete its logs when they return; old ones are removed.
+    """
     plan: Plan[DeleteResult] = Plan()
     found = [image.topic(topic) if isinstance(topic, str) else image.topic_by_id(topic) for topic in topics]
     names = Counter(topic.name for topic in found if topic is not None)
@@ -126,10 +137,18 @@ def plan_delete_topics(
             plan.results.append(DeleteResult(name, topic_id, error))
             continue
         plan.operations.extend(delete_topic(topic.name, len(topic.partitions)))
+        plan.operations.append(Create(paths.deleted_topic_path(topic.topic_id), paths.encode_deleted_topic(now_ms)))
         if topic.configs:
             plan.operations.append(Delete(paths.topic_config_path(topic.name)))
         plan.results.append(DeleteResult(name, topic_id))
+    if plan.operations:
+        plan.operations.extend(_expired_tombstones(image, now_ms))
     return plan
+
+
+def _expired_tombstones(image: MetadataImage, now_ms: int) -> list[Delete]:
+    expired = [each for each, deleted_ms in image.deleted_topics.items() if now_ms - deleted_ms >= TOMBSTONE_MS]
+    return [Delete(f"{paths.DELETED_TOPICS}/{each}") for each in expired[:TOMBSTONES_REMOVED_MAX]]
 
 
 def plan_create_partitions(

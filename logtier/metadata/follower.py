@@ -24,6 +24,7 @@ _PARENTS: Final = (
     paths.ACLS,
     paths.CLIENT_QUOTAS,
     paths.SCRAM_USERS,
+    paths.DELETED_TOPICS,
 )
 
 FAILED_CHANGES_MAX: Final = 1000

@@ -94,6 +94,7 @@ class MetadataImage:
         group_configs: Configs by group id; the same object until one of them changes.
         scram_credentials: Credentials by user and mechanism, likewise; never logged.
         unknown_users_key: The secret from which the salts of unknown users are derived; never logged.
+        deleted_topics: When each topic was deleted, by its id as text, in wall-clock ms; kept for some days.
     """
 
     cluster_id: str = ""
@@ -109,10 +110,15 @@ class MetadataImage:
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     scram_credentials: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict, repr=False)
     unknown_users_key: bytes = field(default=b"", repr=False)
+    deleted_topics: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     def topic(self, name: str) -> TopicImage | None:
         """Return a topic by name, or None."""
         return self.topics.get(name)
+
+    def is_deleted(self, topic_id: UUID) -> bool:
+        """Whether a topic was deleted, some days ago at most. What is only absent may come back."""
+        return str(topic_id) in self.deleted_topics
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """Return a topic by id, or None."""
@@ -278,6 +284,7 @@ _FOLLOWS_BELOW: Final[Mapping[str, _Follow]] = {
     paths.KNOWN_BROKERS: _ImageBuilder.broker,
     paths.BROKER_CONFIGS: _entry("broker_configs", str, _decode_configs),
     paths.GROUP_CONFIGS: _entry("group_configs", paths.group_of_config, _decode_configs),
+    paths.DELETED_TOPICS: _entry("deleted_topics", str, lambda path, _, data: paths.decode_deleted_topic(path, data)),
     paths.ACLS: _entry("acls", str, lambda path, _, data: decode_acl(path, data)),
     paths.CLIENT_QUOTAS: _entry("client_quotas", str, lambda path, _, data: decode_quota(path, data)),
     paths.SCRAM_USERS: _entry(

@@ -11,12 +11,14 @@
 | `/config/groups/<id>` | the same for groups, whose ids are percent-encoded |
 | `/controller` (ephemeral) | `{"version":2,"brokerid":...,"timestamp":...}` |
 | `/controller_epoch` | the number of elections so far; its version fences every write of a controller |
+| `/deleted/<topic id>` | when the topic was deleted, in wall-clock ms; a tombstone for some days |
 | `/latest_producer_id_block` | `{"version":1,"broker":...,"block_start":"0","block_end":"999"}` |
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
+from uuid import UUID
 
 import orjson
 
@@ -41,6 +43,7 @@ CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 
+DELETED_TOPICS: Final = "/deleted"
 PERSISTENT_PARENTS: Final = (
     CLUSTER,
     BROKERS,
@@ -54,6 +57,7 @@ PERSISTENT_PARENTS: Final = (
     ACLS,
     CLIENT_QUOTAS,
     SCRAM_USERS,
+    DELETED_TOPICS,
 )
 """Nodes created first, parents before children."""
 
@@ -81,6 +85,23 @@ def decode_cluster_id(data: bytes) -> str:
 def broker_path(broker_id: int) -> str:
     """Path of a broker's registration, which ends with its session."""
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def deleted_topic_path(topic_id: UUID) -> str:
+    """Path of the tombstone of a deleted topic."""
+    return f"{DELETED_TOPICS}/{topic_id}"
+
+
+def encode_deleted_topic(now_ms: int) -> bytes:
+    """Data of a tombstone: when the topic was deleted, in wall-clock ms."""
+    return b"%d" % now_ms
+
+
+def decode_deleted_topic(path: str, data: bytes) -> int:
+    """Return when the topic was deleted, in wall-clock ms; CorruptNodeError."""
+    if not data.isdigit():
+        raise CorruptNodeError(path, data)
+    return int(data)
 
 
 def known_broker_path(broker_id: int) -> str:

@@ -84,8 +84,8 @@ class ReplicaManager:
     def start(self, image: MetadataImage) -> None:
         """Take over the logs on disk that the image knows.
 
-        Other logs are set aside with their files (as Kafka's stray logs): they come from unfinished deletions, or from
-        topics created after the backup from which the metadata was restored.
+        Those of deleted topics are deleted. Other logs are set aside with their files (as Kafka's stray logs): they may
+        be of topics created after the backup from which the metadata was restored.
         """
         self.partition_replication.start(image)
         known = {topic.name: topic for topic in image.topics.values()}
@@ -97,11 +97,11 @@ class ReplicaManager:
                 or topic_partition.partition >= len(topic.partitions)
                 or self._broker_id not in topic.partitions[topic_partition.partition].replicas
             ):
-                logger.warning(
-                    "log %s belongs to no topic of the metadata: it is kept as %s; remove it if it is not needed",
-                    topic_partition,
-                    self._log_manager.set_aside(topic_partition),
-                )
+                if image.is_deleted(log.topic_id):
+                    logger.info("log %s is deleted, as its topic was", topic_partition)
+                    self._log_manager.delete(topic_partition)
+                else:
+                    self._set_aside(topic_partition)
         if not all(directory.is_online for directory in self._log_manager.directories):
             # A missing log may be in an offline folder: an empty log must not replace it.
             logs = self._log_manager.logs
@@ -124,9 +124,14 @@ class ReplicaManager:
         for topic in delta.deleted:
             self.recompressing_topics.discard(topic.name)
             self.compacted_topics.discard(topic.name)
-        self._remove(
-            [TopicPartition(topic.name, index) for topic in delta.deleted for index in range(len(topic.partitions))]
-        )
+        gone = [
+            (TopicPartition(topic.name, index), delta.new.is_deleted(topic.topic_id))
+            for topic in delta.deleted
+            for index in range(len(topic.partitions))
+        ]
+        self._remove([key for key, is_deleted in gone if is_deleted])
+        # Nobody has deleted these: the metadata were emptied or restored under a running broker.
+        self._remove([key for key, is_deleted in gone if not is_deleted], keep_files=True)
         first_error: OSError | None = None
         for topic in (*delta.created, *delta.changed):
             try:
@@ -512,7 +517,14 @@ class ReplicaManager:
         if first_error is not None:
             raise first_error
 
-    def _remove(self, topic_partitions: Sequence[TopicPartition]) -> None:
+    def _set_aside(self, topic_partition: TopicPartition) -> None:
+        logger.warning(
+            "log %s belongs to no topic of the metadata: it is kept as %s; remove it if it is not needed",
+            topic_partition,
+            self._log_manager.set_aside(topic_partition),
+        )
+
+    def _remove(self, topic_partitions: Sequence[TopicPartition], *, keep_files: bool = False) -> None:
         gone = []
         was_replicated = False
         for topic_partition in topic_partitions:
@@ -522,7 +534,12 @@ class ReplicaManager:
                 gone.append(topic_partition)
         if was_replicated:
             self.partition_replication.remove_watermarks()
-        self._log_manager.delete(*gone)
+        if keep_files:
+            for topic_partition in gone:
+                if topic_partition in self._log_manager.logs:
+                    self._set_aside(topic_partition)
+        else:
+            self._log_manager.delete(*gone)
         for topic_partition in gone:
             # Waiting requests complete with an error.
             self.partition_replication.check_all(topic_partition)

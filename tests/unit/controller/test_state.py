@@ -8,6 +8,7 @@ from headwater.logtier.controller.commands import NewPartitions, NewTopic
 from headwater.logtier.controller.placement import assign_replicas
 from headwater.logtier.controller.state import (
     MAX_PARTITIONS_PER_REQUEST,
+    TOMBSTONE_MS,
     plan_create_partitions,
     plan_create_topics,
     plan_delete_topics,
@@ -20,6 +21,7 @@ from headwater.logtier.protocol.errors import ErrorCode
 from tests.topic_images import topic_changes
 
 CONFIG = BrokerConfig.from_properties({"num.partitions": 3})
+NOW_MS = 1_700_000_000_000
 
 
 def draw_ids() -> Callable[[], uuid.UUID]:
@@ -132,7 +134,7 @@ def test_a_topic_may_be_created_compacted(name: str) -> None:
 
 def test_topics_are_deleted_by_name_and_by_id() -> None:
     image = image_of("t", "u").apply([(paths.topic_config_path("t"), paths.encode_config({"a": "b"}))])
-    plan = plan_delete_topics(image, CONFIG, ["t", uuid.UUID(int=11), "missing", uuid.UUID(int=99)])
+    plan = plan_delete_topics(image, CONFIG, ["t", uuid.UUID(int=11), "missing", uuid.UUID(int=99)], NOW_MS)
     assert [(result.name, result.topic_id, result.error.code if result.error else 0) for result in plan.results] == [
         ("t", uuid.UUID(int=10), 0),
         ("u", uuid.UUID(int=11), 0),
@@ -142,24 +144,40 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     assert plan.operations == [
         Delete("/brokers/topics/t/0"),
         Delete("/brokers/topics/t"),
+        Create("/deleted/00000000-0000-0000-0000-00000000000a", b"1700000000000"),
         Delete("/config/topics/t"),
         Delete("/brokers/topics/u/0"),
         Delete("/brokers/topics/u"),
+        Create("/deleted/00000000-0000-0000-0000-00000000000b", b"1700000000000"),
     ]
 
 
+def test_a_deletion_removes_tombstones_that_nobody_needs_any_more() -> None:
+    ages_ms = {1: 0, 2: TOMBSTONE_MS - 1, 3: TOMBSTONE_MS, 4: 2 * TOMBSTONE_MS}
+    image = image_of("t").apply(
+        [
+            (paths.deleted_topic_path(uuid.UUID(int=each)), paths.encode_deleted_topic(NOW_MS - age_ms))
+            for each, age_ms in ages_ms.items()
+        ]
+    )
+    assert image.is_deleted(uuid.UUID(int=3))
+    plan = plan_delete_topics(image, CONFIG, ["t"], NOW_MS)
+    assert plan.operations[-2:] == [Delete(paths.deleted_topic_path(uuid.UUID(int=each))) for each in (3, 4)]
+    assert plan_delete_topics(image, CONFIG, ["missing"], NOW_MS).operations == []
+
+
 def test_a_topic_deleted_twice_in_one_request_stays() -> None:
-    plan = plan_delete_topics(image_of("t"), CONFIG, ["t", uuid.UUID(int=10)])
+    plan = plan_delete_topics(image_of("t"), CONFIG, ["t", uuid.UUID(int=10)], NOW_MS)
     assert [result.error.code for result in plan.results if result.error] == [ErrorCode.invalid_request]
     assert plan.operations == []
 
 
 def test_internal_topics_and_protected_ones_are_not_deleted() -> None:
-    plan = plan_delete_topics(image_of("__consumer_offsets"), CONFIG, ["__consumer_offsets"])
+    plan = plan_delete_topics(image_of("__consumer_offsets"), CONFIG, ["__consumer_offsets"], NOW_MS)
     assert plan.results[0].error is not None
     assert plan.results[0].error.code is ErrorCode.invalid_request
     protected = BrokerConfig.from_properties({"delete.topic.enable": False})
-    refused = plan_delete_topics(image_of("t"), protected, ["t"]).results[0].error
+    refused = plan_delete_topics(image_of("t"), protected, ["t"], NOW_MS).results[0].error
     assert refused is not None
     assert refused.code is ErrorCode.topic_deletion_disabled
 

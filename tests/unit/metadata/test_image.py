@@ -168,7 +168,7 @@ def test_a_topic_that_grows_keeps_the_states_of_its_partitions(count: int) -> No
     new = old.apply([(each.path, each.data) for each in operations if isinstance(each, Create | SetData)])
     assert new.topics["t"].partitions == grown
     assert new.topic_by_id(FIRST) is new.topics["t"]
-    gone = new.apply(topic_deletion("t", first + count))
+    gone = new.apply(topic_deletion(new, "t"))
     assert (gone.topics, gone.topic_names, gone.collision_names) == ({}, {}, {})
 
 

@@ -32,7 +32,7 @@ from headwater.logtier.runtime.disk import RealDisk
 from headwater.logtier.runtime.network import FileSlice
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.manual_clock import ManualClock
-from tests.topic_images import topic_changes
+from tests.topic_images import topic_changes, topic_deletion
 
 CORRELATION_ID = 77
 NOW_MS = 1_700_000_000_000
@@ -97,7 +97,7 @@ class World:
         )
 
     def delete(self, name: str) -> None:
-        self._change([(paths.topic_path(name), None)])
+        self._change(topic_deletion(self.image, name))
 
     def _change(self, changes: list[tuple[str, bytes | None]]) -> None:
         before, self.image = self.image, self.image.apply(changes)

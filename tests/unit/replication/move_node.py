@@ -160,7 +160,7 @@ class Node:
         self.replicas.apply(delta)
 
     def delete(self) -> None:
-        image = self.image.apply(topic_deletion("flights"))
+        image = self.image.apply(topic_deletion(self.image, "flights"))
         delta = metadata_delta(self.image, image)
         self.image = image
         self.replicas.apply(delta)

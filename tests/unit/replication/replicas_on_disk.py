@@ -58,7 +58,7 @@ class ReplicasOnDisk:
 
     def delete(self) -> None:
         """Delete the topic."""
-        self.change(topic_deletion(TOPIC))
+        self.change(topic_deletion(self.image, TOPIC))
 
     def follow(self, image: MetadataImage) -> None:
         delta = metadata_delta(self.image, image)

@@ -126,7 +126,7 @@ class ReplicatedNode:
         self.follow(self._with(replace(known, partition_epoch=known.partition_epoch + 1, **fields)))
 
     def delete(self) -> None:
-        self.follow(replace(self.image, topics={}, topic_names={}))
+        self.follow(replace(self.image, topics={}, topic_names={}, deleted_topics={str(TOPIC_ID): 1}))
 
     def follow(self, image: MetadataImage) -> None:
         delta = metadata_delta(self.image, image)

@@ -106,7 +106,7 @@ class World:
         self.change(topic_changes("flights", topic_id, [(1,)] * partitions))
 
     def delete(self) -> None:
-        self.change(topic_deletion("flights"))
+        self.change(topic_deletion(self.image, "flights"))
 
     def append(self, topic_partition: TopicPartition = P0, **fields: int) -> int:
         batch = build_batch([Record(None, b"v" * 100, 1_000)], **fields)

@@ -129,7 +129,7 @@ def test_the_thread_of_the_event_loop_makes_and_renames_no_folder(folders: list[
     async def scenario(node: Node) -> None:
         await node.create("flights")
         assert len(node.names()) == MANY
-        await node.change(topic_deletion("flights"))
+        await node.change(topic_deletion(node.metadata.image, "flights"))
         await node.create("trains", 1)
         assert len(node.names("-delete")) == MANY
         assert threading.get_ident() not in node.disk.threads
@@ -173,7 +173,7 @@ def test_a_topic_made_anew_at_once_does_not_lose_its_folders_to_the_deletion_bef
         await node.create("flights", 3)
         assert node.append("flights") == 0
         node.disk.go.clear()
-        await node.change(topic_deletion("flights"))
+        await node.change(topic_deletion(node.metadata.image, "flights"))
         assert node.append("flights") is ErrorCode.unknown_topic_or_partition
         creating = asyncio.create_task(node.create("flights", 3, SECOND))
         await asyncio.sleep(0)
@@ -234,7 +234,7 @@ def test_new_logs_are_spread_over_the_folders_as_if_they_were_made_one_by_one(fo
     async def scenario(node: Node) -> None:
         await node.create("flights", 20)
         assert [node.logs.placed.count_in(directory) for directory in node.logs.directories] == [10, 10]
-        await node.change(topic_deletion("flights"))
+        await node.change(topic_deletion(node.metadata.image, "flights"))
         assert [node.logs.placed.count_in(directory) for directory in node.logs.directories] == [0, 0]
 
     run(folders, scenario)
@@ -249,7 +249,7 @@ def test_a_topic_that_goes_while_its_missing_log_is_made_leaves_nothing(folders:
         node.disk.go.clear()
         making = asyncio.create_task(node.replicas.make_missing_logs())
         await asyncio.sleep(0)
-        await node.change(topic_deletion("flights"))
+        await node.change(topic_deletion(node.metadata.image, "flights"))
         node.disk.go.set()
         await making
         await node.create("trains", 1)  # after what was asked for before

@@ -321,7 +321,7 @@ def test_a_topic_made_anew_while_its_folder_was_away_wins_over_what_comes_back(
     for partition in range(3):
         node.append(partition)
     node.logs.directories[2].health.fail("unplugged")
-    node.change(topic_deletion("flights"))
+    node.change(topic_deletion(node.image, "flights"))
     node.create(topic_id=SECOND, partitions=3)
     assert [node.append(partition) for partition in range(3)] == [0] * 3
     mended = start(node)
