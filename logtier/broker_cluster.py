@@ -76,11 +76,7 @@ class ClusterParts:
     ) -> ClusterMembership:
         """Prepare the registration of this broker, with its locked folders and the addresses of its open listeners."""
         inside = listeners.inside
-        process = BrokerProcess(
-            tuple(each.directory_id for each in log_manager.directories if each.is_online),
-            machine.boot_id(),
-            log_manager.previous_broker_epoch,
-        )
+        process = BrokerProcess(log_manager.online_directory_ids, machine.boot_id(), log_manager.previous_broker_epoch)
         membership = self.membership = ClusterMembership(
             config,
             self.store,
@@ -91,6 +87,7 @@ class ClusterParts:
             on_failure,
         )
         log_manager.broker_epoch = lambda: membership.epoch_at_close
+        log_manager.on_failed_directory = lambda: membership.folder_failed(log_manager.online_directory_ids)
         # Also if the start fails from now on.
         closing.push_async_callback(membership.leave)
         return membership

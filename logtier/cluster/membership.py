@@ -41,6 +41,7 @@ class ClusterMembership:
     ) -> None:
         """`on_failure` is called with the reason when another broker has taken over the id: this one must stop."""
         self._controller = controller
+        self._broker_id = config.node_id
         self._election = ControllerElection(store, controller)
         self._registrar = BrokerRegistrar(
             store,
@@ -81,6 +82,15 @@ class ClusterMembership:
         await self._registrar.start()
         if self._balances:
             self._balance.start()
+
+    def folder_failed(self, directory_ids: tuple[str, ...]) -> None:
+        """Give the leaderships of partitions in a failed log folder away; `directory_ids` are those of the others.
+
+        The controller takes this broker out of every ISR. Replicas in other folders join again once they have caught
+        up; those in the failed folder do not.
+        """
+        log.warning("broker %d leaves the in-sync replicas: a log folder is offline", self._broker_id)
+        self._registrar.renew(directory_ids)
 
     async def leave(self) -> None:
         """Remove the registration and resign, so that other brokers take over at once; a second call does nothing."""

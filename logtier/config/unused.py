@@ -6,7 +6,7 @@ from typing import Final
 _KRAFT = "there is no KRaft quorum; the metadata is in ZooKeeper, or in the folder of a single node"
 _THREADS = "one event loop serves all connections; blocking work has dedicated threads"
 _SHUTDOWN = "a broker that stops always leaves the cluster before it closes its logs"
-_FOLDERS = "failures of log folders are not reported to the controller"
+_FOLDERS = "a broker with a failed log folder registers in another epoch at once"
 _LEADERS = "consumers fetch from leaders only"
 _REPLICATION_QUOTAS = "there are no replication quotas"
 _SETUP = "the time for the setup of a connection does not grow with failures"

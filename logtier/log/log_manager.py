@@ -80,6 +80,8 @@ class LogManager:
         self.directories: list[LogDirectory] = []
         #: Returns the broker epoch for the clean-stop markers; None if the broker never registered in a cluster.
         self.broker_epoch: Callable[[], int] | None = None
+        #: Called after a folder went offline, in a cluster.
+        self.on_failed_directory: Callable[[], None] | None = None
         #: Called with the partitions of a folder that went offline.
         self.on_offline: Callable[[Sequence[TopicPartition]], None] | None = None
         #: Target folder of moves interrupted by a stop, by partition.
@@ -126,6 +128,11 @@ class LogManager:
     def logs(self) -> Mapping[TopicPartition, Log]:
         """The logs by partition."""
         return self.placed.by_partition
+
+    @property
+    def online_directory_ids(self) -> tuple[str, ...]:
+        """Ids of the log folders that can be used."""
+        return tuple(each.directory_id for each in self.directories if each.is_online)
 
     @property
     def previous_broker_epoch(self) -> int:
@@ -432,7 +439,7 @@ class LogManager:
         log.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
-        """Remove the logs of a failed folder; call `on_fatal` for the metadata's folder or the last folder."""
+        """Remove the logs of a failed folder; call `on_fatal` for a single node's metadata, or the last folder."""
         gone = []
         for log in self.placed.in_directory(directory):
             gone.append(log.topic_partition)
@@ -441,9 +448,11 @@ class LogManager:
             return
         if self.on_offline is not None:
             self.on_offline(gone)
+        if self.on_failed_directory is not None:
+            self.on_failed_directory()
         reason = directory.health.failure
         if self._on_fatal is not None:
-            if directory is self.directories[0]:
+            if directory is self.directories[0] and self.config.zookeeper_connect is None:
                 self._on_fatal(f"log folder {directory.path}, which holds the metadata, is offline: {reason}")
             elif not any(each.is_online for each in self.directories):
                 self._on_fatal(f"all folders of log.dirs are offline; the last one, {directory.path}: {reason}")

@@ -216,6 +216,37 @@ def test_leaderships_return_to_the_preferred_replica_that_is_in_sync_again(tmp_p
     run(tmp_path, scenario)
 
 
+def test_a_failed_log_folder_costs_the_leaderships_in_it_and_no_others(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        folders = ",".join(str(tmp_path / name) for name in ("first", "second"))
+        await cluster.start(4, properties={"log.dirs": folders})
+        await cluster.settled()
+        (created,) = await cluster.controller().create_topics([NewTopic("t", -1, -1, {n: [4, 1] for n in range(4)})])
+        assert created.error is None
+        await until(lambda: "t" in cluster.image(4).topics)
+        broker = cluster.brokers[4].parts
+        assert broker is not None
+        epoch = cluster.image(1).brokers[4].epoch
+        first, second = broker.log_manager.directories
+        placed = {
+            log.topic_partition.partition: directory
+            for directory in (first, second)
+            for log in broker.log_manager.placed.in_directory(directory)
+        }
+        assert set(placed.values()) == {first, second}
+        first.health.fail("a test")
+
+        def states() -> dict[int, tuple[int, set[int]]]:
+            partitions = cluster.image(1).topics["t"].partitions
+            return {index: (each.leader, set(each.isr)) for index, each in enumerate(partitions)}
+
+        await until(lambda: states() == {n: (1, {1}) if placed[n] is first else (4, {1, 4}) for n in placed})
+        assert cluster.image(1).brokers[4].epoch > epoch
+        assert cluster.image(1).brokers[4].process.directory_ids == (second.directory_id,)
+
+    run(tmp_path, scenario)
+
+
 async def refusal(start: Awaitable[object]) -> str:
     """The one line with which a broker does not start."""
     with pytest.raises(BrokerStartError) as caught:
