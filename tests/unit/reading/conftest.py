@@ -18,6 +18,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders
+from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.handlers.context import RequestContext, Services
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.log.reading import LogSlice
@@ -56,6 +58,19 @@ class Denying:
         return True
 
 
+class PlanningController:
+    """Plans elections on the image of the services, and stores nothing."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def elect_leaders(
+        self, asked: Sequence[TopicPartition] | None, *, is_unclean: bool
+    ) -> list[LeaderElectionResult]:
+        image = self._services.metadata.image
+        return plan_elect_leaders(image, asked, lambda _: 1, LiveBrokers(image, {}), is_unclean=is_unclean).results
+
+
 class World:
     """Topics flights (2 partitions), airports (1) and counts (1, compacted), and a client of theirs."""
 
@@ -84,6 +99,7 @@ class World:
             nobody,
             fetch_sessions=FetchSessionCache(2, random.Random(1)),
         )
+        self.services.controller = cast("Any", PlanningController(self.services))
         self.create("flights", FLIGHTS, 2)
         self.create("airports", AIRPORTS, 1)
         self.create("counts", COUNTS, 1, {"cleanup.policy": "compact"})
