@@ -132,6 +132,32 @@ def test_a_topic_survives_lost_answers_and_dying_controllers(seed: int) -> None:
     run(scenario, seed)
 
 
+def test_a_controller_cut_off_in_the_middle_leaves_the_topic_to_the_next_one() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        control = await other(plane)
+        first = await plane.controller()
+        plane.model.cut(first.name)
+        creating = asyncio.ensure_future(create(control, NewTopic("t", 2, 2)))
+        await plane.until(lambda: control.node.image.controller_id not in (first.broker_id, -1))
+        plane.model.heal(first.name)
+        [result] = await creating
+        assert result.error is None or result.error.code is ErrorCode.topic_already_exists
+        assert result.topic is not None
+
+    run(scenario)
+
+
+def test_a_block_of_ids_waits_for_a_controller_that_is_deposed_and_comes_back() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        control = await other(plane)
+        first = await plane.controller()
+        first.controller.depose()
+        asyncio.get_running_loop().call_later(2, first.election._changed.set)
+        assert await control.node.spawn(control.changes.producer_ids.next()) == 0
+
+    run(scenario)
+
+
 def test_without_a_controller_topics_and_ids_fail_in_time_with_errors_to_retry() -> None:
     async def scenario(plane: ControlPlane) -> None:
         control = await other(plane)
