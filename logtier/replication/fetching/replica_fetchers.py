@@ -94,7 +94,6 @@ class ReplicaFetchers:
                 before is not None
                 and before.leader_epoch == state.leader_epoch
                 and before.leader_id == state.leader
-                and before.topic_id == topic.topic_id
                 and before.is_in_sync == is_in_sync
             ):
                 continue

@@ -70,7 +70,7 @@ def test_kip_279_two_fast_elections_leave_no_divergence(tmp_path: Path) -> None:
 
 
 def test_truncation_goes_on_until_nothing_diverges(tmp_path: Path) -> None:
-    """The leader knows epochs 0 and 3, the follower 0, 1 and 2: one answer is not enough."""
+    """The leader has epochs 0, 1 and 3, the follower 0 and 2: one answer is not enough."""
 
     async def scenario(cluster: Cluster) -> None:
         cluster.start(led_by(1))
@@ -231,13 +231,27 @@ def test_a_leader_that_returns_is_asked_at_once(tmp_path: Path) -> None:
         cluster.nodes[1].append(2)
         await cluster.equal(2)
         await cluster.nodes[1].crash()
-        await asyncio.sleep(3)
+        [fetcher] = cluster.nodes[2].fetchers._fetchers.values()
+        await until(lambda: (fetcher._plan.wait_ms(fetcher._clock.monotonic_ms()) or 0) > 900)
         cluster.start_node(1)
         brokers = {**cluster.image.brokers, 1: replace(cluster.image.brokers[1], epoch=50)}
-        cluster.image = replace(cluster.image, brokers=brokers, registrations=brokers)
+        cluster.publish(replace(cluster.image, brokers=brokers, registrations=brokers))
+        assert await cluster.nodes[1].acknowledged(cluster.nodes[1].append(1), timeout_ms=100) is None
+
+    run(tmp_path, scenario)
+
+
+def test_a_leader_that_was_deposed_before_its_first_record_follows_at_once(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1))
+        cluster.nodes[1].append(2)
+        await cluster.equal(2)
+        cluster.elect(2)
+        assert cluster.nodes[2].epochs() == [(0, 0), (1, 2)]
         cluster.elect(1)
         cluster.nodes[1].append(1)
         await cluster.equal(3, within_s=0.6)
+        assert cluster.nodes[2].epochs() == [(0, 0), (2, 2)]
 
     run(tmp_path, scenario)
 
@@ -354,7 +368,7 @@ def test_a_leader_that_answers_no_look_up_stops_only_the_partition_out_of_range(
                 raise AssertionError("nobody waits any more")
 
         cluster.elect(3, isr=(3,))
-        cluster.elect(3, key=P1, isr=(1, 2, 3))
+        cluster.elect(3, key=P1, isr=(3,))
         handled_requests.HANDLERS[list_offsets.API_KEY] = Silent  # type: ignore[assignment]
         try:
             cluster.cut.clear()
@@ -363,6 +377,8 @@ def test_a_leader_that_answers_no_look_up_stops_only_the_partition_out_of_range(
             cluster.nodes[3].append(1, key=P1)
             await cluster.equal(1, key=P1, within_s=1)
             assert cluster.nodes[2].state()[1] == 5
+            assert len(asked) == 2, "one look-up of each follower is under way"
+            assert len([1 for source, target, *_ in cluster.requests if (source, target) == (2, 3)]) < 10
         finally:
             handled_requests.HANDLERS[list_offsets.API_KEY] = list_offsets
 

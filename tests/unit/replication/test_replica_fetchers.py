@@ -6,13 +6,14 @@ import asyncio
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from headwater.logtier.peers.peers import Purpose
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
-from tests.unit.replication.replica_cluster import P0, P1, TOPIC, Cluster, led_by, run, settled
+from headwater.logtier.replication.fetching.follower_logs import AnswerOutcome
+from tests.unit.replication.replica_cluster import P0, P1, TOPIC, Cluster, led_by, run, settled, until
 
 
 def test_records_replicate_and_acks_all_completes(tmp_path: Path) -> None:
@@ -302,5 +303,30 @@ def test_fetches_of_a_process_that_registered_anew_are_refused(tmp_path: Path) -
         await asyncio.sleep(3)
         assert cluster.nodes[2].state()[1] == 1
         assert cluster.nodes[3].state()[1] == 2
+
+    run(tmp_path, scenario)
+
+
+def test_an_answer_of_an_earlier_state_lets_the_leader_tell_everything_anew(tmp_path: Path) -> None:
+    """Its watermark counts as told, and may not move again for long."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1))
+        await asyncio.sleep(1)
+        follower = cluster.nodes[2]
+        logs: Any = follower.fetchers._logs
+        original = logs.take
+        dropped: list[Any] = []
+
+        def drop(followed: Any, asked: Any, answer: Any) -> AnswerOutcome:
+            if answer.high_watermark == 1 and not dropped:
+                dropped.append(answer)
+                return AnswerOutcome.OUTDATED
+            return cast("AnswerOutcome", original(followed, asked, answer))
+
+        logs.take = drop
+        cluster.nodes[1].append(1)
+        await until(lambda: bool(dropped))
+        await cluster.equal(1, within_s=1)
 
     run(tmp_path, scenario)
