@@ -317,3 +317,34 @@ def test_a_limited_move_copies_in_small_parts_and_follows_what_is_written(tmp_pa
         node.kill()
 
     asyncio.run(scenario())
+
+
+def test_a_truncation_during_a_move_begins_the_copy_again(tmp_path: Path) -> None:
+    """A follower's log that diverges is cut, and has other records at the same offsets afterwards."""
+
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        for value in range(200):
+            node.append(value)
+        target = node.other_folder
+        node.replicas.log_dirs.limit_moves(40_000)
+        node.replicas.log_dirs.alter(P0, target)
+        [(move, _)] = node.replicas.log_dirs._moves.values()
+        await asyncio.sleep(0.01)
+        for value in range(200, 2_000):
+            node.append(value)
+        async with asyncio.timeout(20):
+            while move._future is None or move._future.log_end_offset < 300:
+                await asyncio.sleep(0.001)
+        assert move._future.log_end_offset < 2_000
+        node.replicas.log(P0).truncate_to(250)
+        for value in range(10_250, 12_000):
+            node.append(value)
+        node.replicas.log_dirs.limit_moves(10_000_000)
+        await node.moved()
+        assert node.folder == target
+        assert node.values() == [*range(250), *range(10_250, 12_000)]
+        node.kill()
+
+    asyncio.run(scenario())
