@@ -145,7 +145,9 @@ def open_fetchers(
 
 def open_remote_changes(config: BrokerConfig, cluster: ClusterParts) -> RemoteChanges:
     """Prepare what this broker asks of the controller for itself."""
-    return RemoteChanges(config.node_id, cluster.connections.channel, cluster.follower, cluster.broker_epoch)
+    # Apart from the proposals of ISRs, which wait without a limit.
+    channel = cluster.connections.channel_beside()
+    return RemoteChanges(config.node_id, channel, cluster.follower, cluster.broker_epoch)
 
 
 def open_forwarding(config: BrokerConfig, machine: Machine, cluster: ClusterParts) -> Forwarding:
