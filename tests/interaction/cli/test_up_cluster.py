@@ -1,0 +1,117 @@
+"""`headwater up --brokers 3`: a cluster from start to stop, a broker that is killed, and what its commands say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+pytestmark = pytest.mark.slow
+
+WAIT_S = 120
+READY = re.compile(r"Headwater is ready: kafka (\S+), http (\S+), metrics (\S+)\n")
+
+
+def headwater(*arguments: str, ends: int = 0) -> str:
+    """Standard output of a command that ends with this exit code."""
+    command = [sys.executable, "-P", "-m", "headwater", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == ends, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+class Up:
+    """A running `headwater up --brokers 3`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ports = ["--kafka-port", "0", "--http-port", "0", "--metrics-port", "0"]
+        command = [sys.executable, "-P", "-m", "headwater", "up", "--brokers", "3", "--data", str(folder), *ports]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        found = READY.fullmatch(self.process.stdout.readline())
+        assert found is not None
+        self.servers, self.metrics = found[1], found[3]
+
+    def status(self) -> dict[str, Any]:
+        output = headwater("cluster", "status", "-o", "json", "-b", self.servers, "--data", str(self.folder))
+        (answer,) = json.loads(output)
+        assert isinstance(answer, dict)
+        return answer
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(WAIT_S) == 0
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    running = Up(tmp_path / "data")
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.2)
+
+
+def test_a_killed_broker_costs_nothing_and_comes_back(up: Up) -> None:
+    headwater("topic", "create", "flights", "-p", "3", "-b", up.servers)
+    before = up.status()
+    brokers = before["brokers"]
+    assert [broker["replicas"] for broker in brokers] == [3, 3, 3]
+    assert len({broker["pid"] for broker in brokers}) == len({broker["port"] for broker in brokers}) == 3
+    assert (before["under_replicated"], before["offline"], before["product_topics_with_few_replicas"]) == ([], [], [])
+    assert "healthy" in headwater("cluster", "health", "-b", up.servers)
+
+    producer = Producer({"bootstrap.servers": up.servers, "acks": "all", "log_level": 0})
+    victim = next(broker for broker in brokers if broker["broker"] == before["controller"])
+    failures: list[object] = []
+    for number in range(300):
+        if number == 100:
+            os.kill(victim["pid"], signal.SIGKILL)
+        producer.produce(
+            "flights", b"%d" % number, on_delivery=lambda error, _: failures.append(error) if error else None
+        )
+        producer.poll(0.002)
+    assert producer.flush(WAIT_S) == 0
+    assert failures == []
+
+    eventually(lambda: len(up.status()["brokers"]) == 3 and not up.status()["under_replicated"])
+    after = up.status()
+    [again] = [broker for broker in after["brokers"] if broker["broker"] == victim["broker"]]
+    assert (again["port"], again["pid"] != victim["pid"]) == (victim["port"], True)
+    values = headwater("consume", "flights", "-o", "start", "-e", "-b", up.servers).split()
+    assert sorted(map(int, values)) == list(range(300))
+
+    folder = str(up.folder)
+    up.stop()
+    assert not (up.folder / "processes.json").exists()
+    refused = headwater("up", "--data", folder, ends=1)
+    assert f"{folder} is the folder of 3 brokers: start it with --brokers 3" in refused
+    assert "is the folder of 3 brokers" in headwater("up", "--brokers", "2", "--data", folder, ends=1)
+    started_again = Up(up.folder)
+    try:
+        values = headwater("consume", "flights", "-o", "start", "-e", "-b", started_again.servers).split()
+        assert sorted(map(int, values)) == list(range(300))
+    finally:
+        started_again.stop()
