@@ -28,7 +28,7 @@ CONNECT_TIMEOUT_S = 1.0
 RETRY_S = (0.02, 0.3)
 #: Pause between two sends of a producer, and between two fetches of a consumer.
 THINK_S = (0.0, 0.1)
-_METADATA, _CREATE_TOPICS, _DELETE_TOPICS, _FIND_COORDINATOR = 9, 7, 5, 3
+_METADATA, _CREATE_TOPICS, _DELETE_TOPICS, _FIND_COORDINATOR = 12, 7, 5, 3
 _DELETE_TOPICS_KEY = 20
 _GROUP = 0
 #: Errors after which a request is repeated.
@@ -68,8 +68,11 @@ class Client:
         self.chance = chance
         self._brokers = brokers
         self._connections: dict[str, ClientConnection] = {}
-        #: Host and epoch of the leaders, of the newest epoch that any broker has told.
+        #: Host and epoch of the leaders.
         self._leaders: dict[TopicPartition, tuple[int, str]] = {}
+        #: Topic id and the newest leader epoch that any broker has told: a broker with older metadata is not believed
+        #: (KIP-320).
+        self._newest: dict[TopicPartition, tuple[object, int]] = {}
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, request: Request[Answer], host: str | None = None) -> Answer:
@@ -132,9 +135,8 @@ class Client:
     async def refresh(self, topics: Sequence[str]) -> None:
         """Ask any broker for the leaders of topics."""
         values = {
-            "topics": tuple({"name": name} for name in topics),
+            "topics": tuple({"topic_id": None, "name": name} for name in topics),
             "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
             "include_topic_authorized_operations": False,
         }
         answer: Any = await self.ask(kio_request(ApiKey.METADATA, _METADATA, values))
@@ -142,9 +144,13 @@ class Client:
         for topic in answer.topics:
             for partition in topic.partitions:
                 key = TopicPartition(str(topic.name), int(partition.partition_index))
-                host = hosts.get(int(partition.leader_id))
+                host, epoch = hosts.get(int(partition.leader_id)), int(partition.leader_epoch)
+                known = self._newest.get(key)
+                if known is not None and known[0] == topic.topic_id and epoch < known[1]:
+                    continue
+                self._newest[key] = topic.topic_id, epoch
                 if host is not None:
-                    self._leaders[key] = int(partition.leader_epoch), host
+                    self._leaders[key] = epoch, host
 
     async def coordinator(self, group: str) -> str:
         """Return the host of a group's coordinator, whose topic is created by that; ConnectionError without one."""
