@@ -508,8 +508,13 @@ class Controller:
             raise KafkaError(ErrorCode.request_timed_out, "Too many metadata changes are waiting; retry later.")
         command = asyncio.ensure_future(self._in_turn(run))
         self._commands.add(command)
-        command.add_done_callback(self._commands.discard)
+        command.add_done_callback(self._ended)
         return await asyncio.shield(command)
+
+    def _ended(self, command: asyncio.Task[Any]) -> None:
+        self._commands.discard(command)
+        if not command.cancelled():
+            command.exception()  # the caller has it, or is gone
 
     async def _in_turn(self, run: Callable[[], Awaitable[Result]]) -> Result:
         self._waiting += 1
