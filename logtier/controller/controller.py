@@ -245,8 +245,7 @@ class Controller:
                     self._cache.image,
                     now,
                     self._min_isr,
-                    # Otherwise records that it had not flushed may be gone (KIP-966).
-                    is_clean=before is not None and before.epoch == now.process.previous_epoch,
+                    is_clean=before is not None and _has_all_records(now, before),
                     allows_unclean=self._allows_unclean,
                 )
                 await self._write_in_parts(plan)
@@ -560,6 +559,15 @@ class Controller:
             self.depose()
             raise KafkaError(ErrorCode.not_controller, "Another broker has become controller.") from error
         await self._follower.reached(number)
+
+
+def _has_all_records(now: BrokerRegistration, before: BrokerRegistration) -> bool:
+    """Whether a broker that returns has every record that it had: it may then lead as before (KIP-966).
+
+    Its folders were closed in its last epoch, or the process was only killed. After the end of the machine records that
+    were not flushed may be gone.
+    """
+    return before.epoch == now.process.previous_epoch or now.process.kept_records_of(before.process)
 
 
 __all__ = [

@@ -1,5 +1,6 @@
 """Tracks which part of a log is on the device; background syncs are shared by all waiting appends."""
 
+import contextlib
 import errno
 import logging
 from collections.abc import Callable, Sequence
@@ -87,6 +88,7 @@ class Durability:
         "_synced_base",
         "_syncing_directories",
         "_target",
+        "_written_files",
         "flushed_offset",
         "requested_offset",
     )
@@ -100,12 +102,14 @@ class Durability:
         flushed_offset: int,
         now_ms: int = 0,
         directories: Sequence[str] = (),
+        written_files: Sequence[str] = (),
         post: Post | None = None,
     ) -> None:
         """Start at `flushed_offset`.
 
         Args:
             directories: Folders with new names that are not on the device yet.
+            written_files: Paths of files besides the segments that are not on the device yet; missing ones are ignored.
             post: Reports the end of a sync on the event loop; without it the caller calls `poll`.
         """
         self._disk = disk
@@ -113,6 +117,7 @@ class Durability:
         self._log = log
         self._post = post
         self._directories = list(directories)
+        self._written_files = list(written_files)
         #: Every record below this offset is on the device.
         self.flushed_offset = flushed_offset
         #: A sync was requested for every record below this offset.
@@ -208,6 +213,8 @@ class Durability:
             for segment in self._unsynced_segments():
                 for file in self._files(segment):
                     file.fsync()
+            for file in self._take_written_files():
+                file.fsync()
             for directory in self._directories:
                 self._disk.fsync_directory(directory)
             if self._running is not None:
@@ -222,6 +229,7 @@ class Durability:
     def note_synced(self) -> None:
         """Record that the whole log and the names of its files reached the device by a sync of the file system."""
         self._directories.clear()
+        self._written_files.clear()
         self._note_synced(self._log.log_end_offset, self._log.segments.active.base_offset)
 
     def truncate_to(self, offset: int) -> None:
@@ -273,7 +281,7 @@ class Durability:
         else:
             self._current_end, self._current_base = self._target, segments[-1].base_offset
         try:
-            files = [file for segment in part for file in self._files(segment)]
+            files = [*self._take_written_files(), *(file for segment in part for file in self._files(segment))]
         except OSError as error:
             self._fail(error)
             return
@@ -310,6 +318,15 @@ class Durability:
         """Return the files to sync; the indexes of the active segment are rebuilt after a crash and are left out."""
         is_last = segment is self._log.segments.active
         return [segment.file] if is_last else [segment.file, *segment.index_files()]
+
+    def _take_written_files(self) -> list[File]:
+        """Return the other files of the next sync; after one that fails the folder fails, too."""
+        files = []
+        while self._written_files:
+            with contextlib.suppress(FileNotFoundError):
+                files.append(self._disk.open_read_only(self._written_files[-1]))
+            self._written_files.pop()
+        return files
 
     def _note_synced(self, end_offset: int, base_offset: int) -> None:
         self.flushed_offset = max(self.flushed_offset, end_offset)

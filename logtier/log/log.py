@@ -21,7 +21,7 @@ from headwater.logtier.log.appending.record_frames import CheckedRecords
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.log.durability import Durability, FlushRound, Post
 from headwater.logtier.log.loaded_log import LoadedLog
-from headwater.logtier.log.partition_metadata import write_partition_metadata
+from headwater.logtier.log.partition_metadata import PARTITION_METADATA, write_partition_metadata
 from headwater.logtier.log.producers.producer_snapshot_codec import encode_snapshot
 from headwater.logtier.log.producers.producer_snapshots import NO_SNAPSHOT
 from headwater.logtier.log.producers.producer_state import ProducerStates, Verification
@@ -103,6 +103,8 @@ class Log(LogReader):
             flushed_offset=loaded.recovery_point,
             now_ms=segments.active.modified_ms,
             directories=() if loaded.is_on_device else (directory, os.path.dirname(directory)),
+            # Lost with a power loss, it would leave promised records without a topic.
+            written_files=() if loaded.is_on_device else (f"{directory}/{PARTITION_METADATA}",),
             post=post,
         )
         self._deleted = DeletedSegments(disk)

@@ -128,6 +128,15 @@ class BrokerProcess(NamedTuple):
         is_same_boot = self.boot_id != "" and self.boot_id == other.boot_id
         return is_same_boot and not set(self.directory_ids).isdisjoint(other.directory_ids)
 
+    def kept_records_of(self, other: "BrokerProcess") -> bool:
+        """Whether this process has every record that another one of the same broker had written.
+
+        What a killed process wrote is in the page cache, which lasts as long as the boot of the machine; a folder of it
+        that is missing or failed is not among this process's.
+        """
+        is_same_boot = self.boot_id != "" and self.boot_id == other.boot_id
+        return is_same_boot and set(self.directory_ids).issuperset(other.directory_ids)
+
 
 NO_PROCESS: Final = BrokerProcess()
 """The process of a single node, whose registration nobody else reads."""

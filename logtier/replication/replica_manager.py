@@ -90,13 +90,7 @@ class ReplicaManager:
         self.partition_replication.start(image)
         known = {topic.name: topic for topic in image.topics.values()}
         for topic_partition, log in list(self._log_manager.logs.items()):
-            topic = known.get(topic_partition.topic)
-            if (
-                topic is None
-                or log.topic_id not in (topic.topic_id, NO_TOPIC_ID)
-                or topic_partition.partition >= len(topic.partitions)
-                or self._broker_id not in topic.partitions[topic_partition.partition].replicas
-            ):
+            if not self._is_log_of(known.get(topic_partition.topic), topic_partition.partition, log):
                 if image.is_deleted(log.topic_id):
                     logger.info("log %s is deleted, as its topic was", topic_partition)
                     self._log_manager.delete(topic_partition)
@@ -516,6 +510,17 @@ class ReplicaManager:
             self.partition_replication.lead(partition, state, now_ms)
         if first_error is not None:
             raise first_error
+
+    def _is_log_of(self, topic: TopicImage | None, index: int, log: Log) -> bool:
+        """Whether a log on disk is this broker's replica of a partition."""
+        if topic is None or index >= len(topic.partitions):
+            return False
+        replicas = topic.partitions[index].replicas
+        if self._broker_id not in replicas:
+            return False
+        # A power loss may take the file with the id, and leave records of an earlier topic of that name: replicas of
+        # the partition would differ without an epoch or an offset that tells. The others have the records.
+        return log.topic_id == topic.topic_id or (log.topic_id == NO_TOPIC_ID and len(replicas) == 1)
 
     def _set_aside(self, topic_partition: TopicPartition) -> None:
         logger.warning(

@@ -161,7 +161,9 @@ def test_a_broker_that_stops_is_gone_before_its_session_ends() -> None:
     run(scenario)
 
 
-async def eligible_after(world: World, *, returns_cleanly: bool) -> set[int]:
+async def eligible_after(
+    world: World, *, returns_cleanly: bool, boot: str = "another boot", folder: str = ""
+) -> set[int]:
     """The brokers that may be elected for a partition of 1 and 2 once 2 has been away (min.insync.replicas is 2)."""
     other, node = world.node(1), world.node(2)
     await other.start()
@@ -170,7 +172,8 @@ async def eligible_after(world: World, *, returns_cleanly: bool) -> set[int]:
     assert created.error is None
     await node.stop()
     await world.until(lambda: 2 not in other.image.brokers)
-    back = world.node(2, closed_in=node.registrar.epoch if returns_cleanly else -1)
+    closed_in = node.registrar.epoch if returns_cleanly else -1
+    back = world.node(2, boot=boot, folder=folder, closed_in=closed_in)
     await back.start()
     await world.until(lambda: 2 in other.image.brokers)
     partition = other.image.topics["t"].partitions[0]
@@ -190,6 +193,22 @@ def test_a_broker_that_returns_cleanly_stays_an_eligible_leader() -> None:
 def test_a_broker_that_returns_uncleanly_is_no_eligible_leader() -> None:
     async def scenario(world: World) -> None:
         assert await eligible_after(world, returns_cleanly=False) == {1}
+
+    run(scenario)
+
+
+def test_a_broker_that_was_only_killed_stays_an_eligible_leader() -> None:
+    """The page cache has what it wrote, for as long as its machine runs."""
+
+    async def scenario(world: World) -> None:
+        assert await eligible_after(world, returns_cleanly=False, boot="this boot") == {1, 2}
+
+    run(scenario)
+
+
+def test_a_broker_that_was_killed_and_returns_without_a_folder_is_no_eligible_leader() -> None:
+    async def scenario(world: World) -> None:
+        assert await eligible_after(world, returns_cleanly=False, boot="this boot", folder="empty") == {1}
 
     run(scenario)
 
