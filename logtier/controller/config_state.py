@@ -1,7 +1,7 @@
 """Decisions of the controller on configs: (image, changes) to store operations or an error. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headwater.logtier.config import (
@@ -28,7 +28,7 @@ from headwater.logtier.controller.commands import (
 )
 from headwater.logtier.controller.state import Plan
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.image import MetadataImage, dynamic_broker_configs
+from headwater.logtier.metadata.image import MetadataImage, TopicImage, dynamic_broker_configs
 from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
 from headwater.logtier.metadata.topic_names import topic_name_problem
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
@@ -69,6 +69,15 @@ def plan_alter_configs(
             plan.operations.extend(operations)
             plan.results.append(ConfigResult(change.resource_type, change.resource_name))
     return plan
+
+
+def min_isr_after(
+    image: MetadataImage, static_config: BrokerConfig, operations: Sequence[Operation]
+) -> Callable[[TopicImage], int]:
+    """Return the function that returns the min.insync.replicas of a topic after operations of `plan_alter_configs`."""
+    after = image.apply((each.path, each.data if isinstance(each, Create | SetData) else None) for each in operations)
+    broker, _ = static_config.with_fitting(dynamic_broker_configs(after, static_config.node_id))
+    return lambda topic: TopicConfig.resolve(after.topics[topic.name].configs, broker).min_insync_replicas
 
 
 def unsupported_resource(resource_type: int) -> KafkaError:
@@ -120,6 +129,12 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
     current = image.broker_configs.get(name, {})
     altered = _altered(change, current, BROKER_CONFIGS, "broker config", static_config)
     for operation in change.operations:
+        is_own = name != paths.CLUSTER_DEFAULT and operation.type != ConfigOperationType.DELETE
+        if is_own and operation.name == "min.insync.replicas":
+            # Leaders commit by it and the controller elects by it: both must have the same (KIP-966).
+            raise KafkaError(
+                ErrorCode.invalid_config, "min.insync.replicas of one broker cannot be set: set that of all brokers."
+            )
         definition = BROKER_CONFIGS.get(operation.name)
         if definition is not None and not definition.dynamic:
             raise KafkaError(

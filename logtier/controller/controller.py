@@ -18,9 +18,10 @@ from headwater.logtier.controller.commands import (
     NewTopic,
     TopicResult,
 )
-from headwater.logtier.controller.config_state import plan_alter_configs
+from headwater.logtier.controller.config_state import min_isr_after, plan_alter_configs
 from headwater.logtier.controller.elections import (
     plan_departure,
+    plan_lower_min_isr,
     plan_preferred_elections,
     plan_registration,
     plan_unclean_elections,
@@ -314,9 +315,14 @@ class Controller:
     async def alter_configs(
         self, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> list[ConfigResult]:
-        """Change configs of topics, brokers and groups; one result for each resource."""
+        """Change configs of topics, brokers and groups; one result for each resource.
+
+        A lower min.insync.replicas first empties the ELRs that it ends. If the change fails after that, fewer replicas
+        than possible are eligible leaders until the ISRs change.
+        """
+        static_config = self._cache.static_config
         return await self._planned(
-            lambda image: plan_alter_configs(image, self._cache.static_config, changes),
+            lambda image: plan_alter_configs(image, static_config, changes),
             lambda error: [
                 ConfigResult(resource_type, resource_name, error)
                 for resource_type, resource_name in dict.fromkeys(
@@ -324,6 +330,7 @@ class Controller:
                 )
             ],
             validate_only=validate_only,
+            before=lambda image, operations: plan_lower_min_isr(image, min_isr_after(image, static_config, operations)),
         )
 
     async def alter_scram_credentials(
@@ -487,12 +494,19 @@ class Controller:
         refuse: Callable[[KafkaError], list[Result]],
         *,
         validate_only: bool = False,
+        before: Callable[[MetadataImage, Sequence[Operation]], Sequence[Operation]] | None = None,
     ) -> list[Result]:
-        """Decide and execute; an error of the whole command becomes the error of each of its parts."""
+        """Decide and execute; an error of the whole command becomes the error of each of its parts.
+
+        Args:
+            before: Returns what must take effect before the operations, in as many changes as it takes.
+        """
 
         async def execute() -> list[Result]:
             plan = decide(self._cache.image)
             if plan.operations and not validate_only:
+                if before is not None:
+                    await self._write_in_parts(before(self._cache.image, plan.operations))
                 await self._write(plan.operations)
             return plan.results
 

@@ -156,6 +156,28 @@ def plan_preferred_elections(image: MetadataImage, brokers: Candidates, min_isr:
     return _changed_topics(image, preferred, min_isr)
 
 
+def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]:
+    """Return the operations that empty the ELRs that another min.insync.replicas, returned by `min_isr`, ends.
+
+    They may take effect one by one, and must do so before the config: an ISR that has the new minimum of members
+    commits records which the eligible leaders lack (KIP-966). An ELR of a smaller ISR stays, and so does that of a
+    partition without a leader, as nothing is committed meanwhile.
+    """
+    brokers = _LiveBrokers(image)
+    operations: list[Operation] = []
+    for topic in image.topics.values():
+        if not any(each.elr for each in topic.partitions):
+            continue
+        minimum = min_isr(topic)
+        partitions = []
+        for each in topic.partitions:
+            draft = PartitionDraft(each, minimum, brokers)
+            draft.alter(each.isr, is_recovering=each.is_recovering)
+            partitions.append(draft.result())
+        operations += change_topic(topic.name, topic.topic_id, topic.partitions, tuple(partitions))
+    return operations
+
+
 def _changed_topics(
     image: MetadataImage, change: Callable[[TopicImage, PartitionImage, int], PartitionImage], min_isr: MinIsr
 ) -> list[Operation]:

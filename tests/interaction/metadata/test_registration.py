@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headwater.logtier.controller.commands import NewTopic
+from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, NewTopic
 from headwater.logtier.controller.registration import BrokerAddresses, BrokerIdInUseError, BrokerRegistrar
 from headwater.logtier.metadata.paths import BrokerProcess
 from tests.simulation.metadata_node import SESSION_S, MetadataNode
@@ -209,6 +209,31 @@ def test_a_broker_that_was_only_killed_stays_an_eligible_leader() -> None:
 def test_a_broker_that_was_killed_and_returns_without_a_folder_is_no_eligible_leader() -> None:
     async def scenario(world: World) -> None:
         assert await eligible_after(world, returns_cleanly=False, boot="this boot", folder="empty") == {1}
+
+    run(scenario)
+
+
+def test_a_lower_minimum_ends_the_elr_before_it_takes_effect() -> None:
+    """KIP-966: from the change on the leader commits alone; broker 2 must not be elected without those records."""
+
+    async def scenario(world: World) -> None:
+        other, node = world.node(1), world.node(2)
+        await other.start()
+        await node.start()
+        (created,) = await other.spawn(other.controller.create_topics([NewTopic("t", -1, -1, {0: [1, 2]})]))
+        assert created.error is None
+        await node.stop()
+        await world.until(lambda: other.image.topics["t"].partitions[0].elr == (2,))
+        seen: list[tuple[tuple[int, ...], str | None]] = []
+        other.cache.subscribe(
+            lambda delta: seen.append(
+                (delta.new.topics["t"].partitions[0].elr, delta.new.topics["t"].configs.get("min.insync.replicas"))
+            )
+        )
+        change = ConfigChange(2, "t", [ConfigOperation("min.insync.replicas", 0, "1")])
+        (altered,) = await other.spawn(other.controller.alter_configs([change]))
+        assert altered.error is None
+        assert seen == [((), None), ((), "1")]
 
     run(scenario)
 

@@ -140,6 +140,7 @@ def test_dynamic_configs_of_brokers_are_kept_for_one_or_all() -> None:
         (("log.cleanup.policy", APPEND, "shrink"), ErrorCode.invalid_request),
         (("log.retention.ms", APPEND, "5"), ErrorCode.invalid_config),
         (("log.retention.ms", SUBTRACT, "5"), ErrorCode.invalid_config),
+        (("min.insync.replicas", SET, "2"), ErrorCode.invalid_config),
         (("num.partitions", APPEND, "5"), ErrorCode.invalid_config),
     ],
 )
@@ -149,6 +150,12 @@ def test_a_broker_config_that_cannot_be_applied_is_refused(
     error, plan = alter(image_of(), operation, resource=(BROKER, "1"))
     assert error is code
     assert plan.operations == []
+
+
+def test_the_minimum_of_in_sync_replicas_is_one_of_all_brokers() -> None:
+    """KIP-966: a leader that counts with another minimum than the controller commits what no eligible leader has."""
+    error, plan = alter(image_of(), ("min.insync.replicas", SET, "2"), resource=(BROKER, ""))
+    assert (error, plan.operations[0].path) == (None, "/config/brokers/<default>")
 
 
 def test_a_stored_config_that_does_not_fit_hinders_no_other_change() -> None:

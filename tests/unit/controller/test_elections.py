@@ -6,6 +6,7 @@ import pytest
 from headwater.logtier.controller.elections import (
     PREFERRED_ELECTIONS_MAX,
     plan_departure,
+    plan_lower_min_isr,
     plan_preferred_elections,
     plan_registration,
     plan_unclean_elections,
@@ -182,3 +183,20 @@ def test_a_broker_becomes_known_last_of_all_changes() -> None:
         image_of(led, alive={1: False}), BrokerRegistration(1, "h", 1, None, 2), lambda _: 1, is_clean=False
     )
     assert [each.path for each in operations] == [chunk_path("t", 0), paths.known_broker_path(1)]
+
+
+def test_a_lower_minimum_ends_the_elr_of_replicas_that_miss_what_the_isr_then_commits() -> None:
+    """KIP-966: with a minimum of 1 the lone leader commits; when it dies, no former member of the ISR may lead."""
+    alone = PartitionImage(leader=1, leader_epoch=4, partition_epoch=9, replicas=(1, 2, 3), isr=(1,), elr=(2, 3))
+    image = image_of(alone, alive={1: True, 2: True, 3: True})
+    lowered = applied(image, plan_lower_min_isr(image, lambda _: 1))
+    assert lowered == PartitionImage(1, 4, 10, (1, 2, 3), (1,))
+    dead = departed(image_of(lowered, alive={1: True, 2: True, 3: True}), 1, min_isr=1).topics["t"].partitions[0]
+    assert (dead.leader, dead.isr, dead.elr) == (NO_BROKER, (), (1,))
+
+
+def test_an_elr_stays_while_nothing_is_committed() -> None:
+    few = PartitionImage(leader=1, leader_epoch=4, partition_epoch=9, replicas=(1, 2, 3), isr=(1,), elr=(2, 3))
+    none = PartitionImage(NO_BROKER, 4, 9, (1, 2, 3), isr=(), elr=(1, 2), last_known_leader=1)
+    image = image_of(few, none, alive={1: True, 2: True, 3: True})
+    assert plan_lower_min_isr(image, lambda _: 2) == []
