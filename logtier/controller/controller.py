@@ -158,16 +158,24 @@ class Controller:
                 return False
             except ListMovedError:
                 # The controller before has written what this broker has not read yet.
-                await self._follower.reached(self._store.end_offset)
+                await self._read_up_to(self._store.end_offset)
                 continue
             break
-        await self._follower.reached(number)
+        await self._read_up_to(number)
         if self._depositions != depositions:
             return False  # the session was suspended meanwhile
         self._epoch = epoch
         self._epoch_version = node.version + 1
         self._elected = True
         return True
+
+    async def _read_up_to(self, number: int) -> None:
+        """Wait until the image has a change; that a disk error kept a log from following it prevents no election."""
+        try:
+            await self._follower.reached(number)
+        except Exception:
+            if number >= self._follower.applied:
+                raise
 
     def depose(self) -> None:
         """Stop acting as controller: the session is suspended or over, or another broker was elected."""

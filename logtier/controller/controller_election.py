@@ -78,8 +78,15 @@ class ControllerElection:
             except (KafkaError, MetadataStoreError) as error:
                 # A lost session or another controller has deposed this one already; the rest is worth another attempt.
                 log.info("this broker cannot act as controller at present: %s", error)
-                await asyncio.sleep(RETRY_S)
-                self._changed.set()
+                await self._rest()
+            except Exception:
+                # A controller that elects no leaders would be worse than one that tries again.
+                log.exception("this broker failed to act as controller")
+                await self._rest()
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(RETRY_S)
+        self._changed.set()
 
     async def _stand(self) -> bool:
         """Become controller if there is none; return whether this broker is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Awaitable, Callable
 
@@ -10,7 +11,7 @@ import pytest
 
 from headwater.logtier.controller.commands import NewPartitions, NewTopic
 from headwater.logtier.controller.registration import BrokerIdInUseError
-from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.image import MetadataDelta, MetadataImage
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol.errors import ErrorCode
 from tests.simulation.metadata_node import SESSION_S, MetadataNode
@@ -106,6 +107,30 @@ def test_one_of_the_brokers_is_controller_and_all_know_every_broker() -> None:
         (refused,) = await other.spawn(other.controller.create_topics([NewTopic("t", 1, 1)]))
         assert refused.error is not None
         assert refused.error.code is ErrorCode.not_controller
+
+    run(scenario)
+
+
+def test_a_broker_with_a_full_disk_becomes_controller_after_it_has_read_a_topic_that_it_cannot_create() -> None:
+    """It is the last one, and its first attempt finds changes of the controller before that it has not read."""
+
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.controller()
+        heir, other = (node for node in cluster.nodes.values() if node is not first)
+
+        def create_logs(delta: MetadataDelta) -> None:
+            if delta.created:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        heir.cache.subscribe(create_logs)
+        cluster.crash(other.broker_id)
+        cluster.model.cut(heir.name)
+        await first.spawn(first.controller.create_topics([NewTopic("t", 1, 1)]))
+        cluster.crash(first.broker_id)
+        await asyncio.sleep(SESSION_S + 1)
+        cluster.model.heal(heir.name)
+        await cluster.until(lambda: cluster.controllers == [heir.broker_id])
+        await cluster.until(lambda: set(heir.image.brokers) == {heir.broker_id})
 
     run(scenario)
 
