@@ -75,6 +75,7 @@ class PartitionReplication:
         #: Those among them that this broker leads; only this object changes them.
         self.followed: dict[TopicPartition, Partition[Log]] = {}
         self._ticking: Timer | None = None
+        self._is_stopped = False
 
     def start(self, image: MetadataImage) -> None:
         """Read the checkpoints, before the first partition is created."""
@@ -82,7 +83,8 @@ class PartitionReplication:
         self._live_brokers = _epochs(image)
 
     def stop(self) -> None:
-        """Write the high watermarks for the next start, before the logs are closed."""
+        """Write the high watermarks for the next start, before the logs are closed; the image may still change."""
+        self._is_stopped = True
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -106,7 +108,7 @@ class PartitionReplication:
         key = partition.topic_partition
         if len(partition.replicas) > 1:
             self._replicated[key] = partition
-            if self._ticking is None:
+            if self._ticking is None and not self._is_stopped:
                 self._ticking = self._call_later(self._tick_s, self._tick)
         elif self._replicated:
             self._replicated.pop(key, None)

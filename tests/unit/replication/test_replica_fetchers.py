@@ -213,6 +213,26 @@ def test_a_follower_that_becomes_leader_fetches_no_more(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_broker_that_stops_writes_no_watermarks_after_the_last_ones(tmp_path: Path) -> None:
+    """Its image goes on until its logs are closed, and then nobody may write to their folders."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1))
+        node = cluster.nodes[1]
+        await settled(cluster, 0)
+        await node.fetchers.aclose()
+        node.replicas.partition_replication.stop()
+        cluster.elect(2)
+        node.is_up = False
+        node.logs.close()
+        problems: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context["message"]))
+        await asyncio.sleep(20)
+        assert problems == []
+
+    run(tmp_path, scenario)
+
+
 # ---- failures of one partition ----
 
 
