@@ -334,8 +334,14 @@ async def serve_metrics(config: BrokerConfig, parts: BrokerParts, closing: Async
     """Open the Prometheus endpoint and return its port; its library is imported only now, while clients are served."""
     services = parts.services
     endpoint_module = await asyncio.to_thread(import_module, "headwater.logtier.metrics.endpoint")
+    cluster = parts.cluster
     collector = endpoint_module.BrokerCollector(
-        asyncio.get_running_loop(), services, services.metrics, parts.cleaner.counters, parts.listeners.connections
+        asyncio.get_running_loop(),
+        services,
+        services.metrics,
+        parts.cleaner.counters,
+        parts.listeners.connections,
+        lambda: None if cluster is None else cluster.store.state,
     )
     endpoint = endpoint_module.MetricsEndpoint(collector)
     try:

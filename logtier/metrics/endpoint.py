@@ -5,7 +5,7 @@ The HTTP server of the client library runs on a thread; values are collected on 
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
@@ -18,8 +18,10 @@ from prometheus_client.registry import Collector
 from headwater.logtier.group.registry import AnyGroup
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.log.cleaning.cleaner import CleanerCounters
+from headwater.logtier.metadata.store import SessionState
 from headwater.logtier.metrics.families import broker_families, cleaner_families, request_families, topic_families
 from headwater.logtier.metrics.partition_families import GroupFamilies, PartitionFamilies, cluster_families
+from headwater.logtier.metrics.replication_families import ReplicationFamilies, controller_families
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.metrics import BrokerMetrics
@@ -42,12 +44,15 @@ class BrokerCollector(Collector):
         metrics: BrokerMetrics,
         cleaner: CleanerCounters,
         connections: Mapping[str, int],
+        session: Callable[[], SessionState | None],
     ) -> None:
+        """`session` tells the state of the session with a shared metadata store, None without one."""
         self._loop = loop
         self._services = services
         self._metrics = metrics
         self._cleaner = cleaner
         self._connections = connections
+        self._session = session
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registration needs no collection."""
@@ -78,22 +83,26 @@ class BrokerCollector(Collector):
         families += broker_families(services, groups, self._connections)
         families += cleaner_families(self._cleaner)
         families += cluster_families(services.metadata.image)
+        families += controller_families(
+            services.metadata.image, services.metadata.static_config.node_id, services.controller, self._session()
+        )
         families += await self._partitions()
         families += await self._groups(groups)
         return families
 
-    async def _partitions(self) -> Iterator[Metric]:
-        told = PartitionFamilies()
+    async def _partitions(self) -> list[Metric]:
+        told, replication = PartitionFamilies(), ReplicationFamilies()
         count = 0
         for topic in list(self._services.metadata.image.topics.values()):
             told.add_topic(topic)
             for index, state in enumerate(topic.partitions):
                 partition = self._services.replica_manager.usable_partition(TopicPartition(topic.name, index))
                 told.add(topic.name, index, state, partition)
+                replication.add(state, partition)
                 count += 1
                 if count % SLICE == 0:
                     await asyncio.sleep(0)
-        return told.families()
+        return [*told.families(), *replication.families(is_controller=self._services.controller.is_active)]
 
     async def _groups(self, groups: Iterable[AnyGroup]) -> Iterator[Metric]:
         told = GroupFamilies()

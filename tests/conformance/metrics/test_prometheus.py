@@ -77,6 +77,12 @@ def test_traffic_offsets_and_lag_are_told_under_the_names_that_dashboards_know(b
     assert samples["headwater_request_seconds_count", "Produce"] >= 1
     assert samples["headwater_request_errors_total", "Produce", "NONE"] >= 1
     assert samples["headwater_event_loop_lag_seconds_count",] >= 1
+    # A single node: its own controller, with every partition led and in sync.
+    assert samples["headwater_active_controller_count",] == 1
+    assert samples["headwater_broker_epoch",] >= 1
+    assert samples["headwater_leader_count",] == samples["headwater_at_min_isr_partitions",] >= 2
+    assert samples["headwater_under_replicated_partitions",] == samples["headwater_leaderless_partitions",] == 0
+    assert not any(name == "headwater_metadata_session" for name, *_ in samples)
     assert samples["process_resident_memory_bytes",] > 1 << 20
 
 
