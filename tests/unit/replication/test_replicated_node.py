@@ -360,3 +360,21 @@ def test_a_partition_that_gets_followers_waits_for_them_from_then_on(make: Make)
     node.change(replicas=(1,), isr=(1,))
     assert node.produce(0) == [(OK, 2)]
     assert PartitionImage(1, 0, 2, (1,), (1,)) == node.image.topics[TOPIC].partitions[0]
+
+
+@pytest.mark.parametrize(("replicas", "kept"), [((1, 2, 3), 0), ((1,), 3)])
+def test_a_log_whose_topic_id_a_power_loss_took_is_no_replica_that_others_have(
+    make: Make, tmp_path: Path, replicas: tuple[int, ...], kept: int
+) -> None:
+    """It may be of an earlier topic of that name, with the same epochs and offsets; others have the records."""
+    node = make()
+    node.start(replicas=(1,), isr=(1,))
+    for _ in range(3):
+        node.append()
+    node.logs.close()
+    for path in tmp_path.rglob("partition.metadata"):
+        path.unlink()
+    again = make()
+    again.start(epoch=1, replicas=replicas, isr=replicas)
+    assert again.partition().log.log_end_offset == kept
+
