@@ -112,6 +112,9 @@ class FollowerLogs:
         except OSError as error:
             logger.error("%s cannot follow broker %d: %s", followed.topic_partition, followed.leader_id, error)
             partition.log.health.observe(f"write {partition.log.directory}", error)
+        except Exception:
+            # The other partitions of the answer have nothing to do with it.
+            logger.exception("%s cannot follow broker %d", followed.topic_partition, followed.leader_id)
         return AnswerOutcome.FAILED
 
     def _perform(

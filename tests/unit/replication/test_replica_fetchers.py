@@ -264,6 +264,28 @@ def test_a_damaged_batch_stops_only_its_partition(tmp_path: Path, caplog: pytest
     run(tmp_path, scenario)
 
 
+def test_an_unforeseen_error_of_one_log_stops_only_its_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1), led_by(1))
+        leader, follower = cluster.nodes[1], cluster.nodes[2]
+
+        def fail(*_: object) -> None:
+            raise ValueError("a state that nobody thought of")
+
+        monkeypatch.setattr(follower.partition().log, "append_as_follower", fail)
+        for round_number in range(1, 6):
+            leader.append()
+            assert await leader.acknowledged(leader.append(acks=-1, key=P1), key=P1, timeout_ms=900) is None
+            await cluster.equal(round_number, key=P1)
+        assert "nobody thought of" in caplog.text
+        monkeypatch.undo()
+        await cluster.equal(5)
+
+    run(tmp_path, scenario)
+
+
 def test_kafka_10778_no_append_follows_a_failed_write(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.start(led_by(1), led_by(1))
