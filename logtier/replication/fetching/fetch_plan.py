@@ -14,6 +14,10 @@ from headwater.logtier.replication.fetching.followed_partition import FollowedPa
 #: no answer tells. Positions that answers move are read for the next request.
 REFRESH_MS: Final = 500
 
+POSITIONS_MAX: Final = 5_000
+"""Positions in one request, and partitions that leave the session by one: leaders refuse requests of more than 20,000
+elements, and each may be of another topic. The next requests take the others."""
+
 _EPOCH_MAX: Final = 2**31 - 1
 
 PositionOf = Callable[[FollowedPartition], ReplicaFetchPartition | None]
@@ -40,6 +44,7 @@ class FetchPlan:
     - `_told` is what the leader's session holds after the last planned request.
     - A partition that pauses is not in `_told`.
     - After a lost answer or a refused session the next request is a full one, which begins another session.
+    - What a request has no room for stays before all others in `_touched`.
     """
 
     def __init__(self, backoff_ms: Callable[[], int]) -> None:
@@ -140,19 +145,24 @@ class FetchPlan:
         """Plan the next request; None if there is nothing to ask until an event or the end of `wait_ms`."""
         if now_ms < self._resumes_ms:
             return None
+        if len(self._gone) > POSITIONS_MAX:
+            self.restart()
         if self._epoch == INITIAL_EPOCH:
             self._told.clear()
             self._gone.clear()
         if self._epoch == INITIAL_EPOCH or now_ms - self._refreshed_ms >= REFRESH_MS:
             self._refreshed_ms = now_ms
-            self._touched = dict.fromkeys(self._followed)
+            self._touched.update(dict.fromkeys(self._followed))
         for key in [key for key, until_ms in self._paused_until_ms.items() if until_ms <= now_ms]:
             del self._paused_until_ms[key]
             self._touched[key] = None
         changed: dict[UUID, list[ReplicaFetchPartition]] = {}
-        touched, self._touched = self._touched, {}
-        for key in touched:
-            self._plan(self._followed[key], now_ms, position_of, changed)
+        room = POSITIONS_MAX
+        for key in list(self._touched):
+            if not room:
+                break
+            del self._touched[key]
+            room -= self._plan(self._followed[key], now_ms, position_of, changed)
         if not self._told:
             return None
         gone: dict[UUID, list[int]] = {}
@@ -176,8 +186,8 @@ class FetchPlan:
         now_ms: int,
         position_of: PositionOf,
         changed: dict[UUID, list[ReplicaFetchPartition]],
-    ) -> None:
-        """Put a partition into the session, change its position there, or take it out."""
+    ) -> bool:
+        """Put a partition into the session, change its position there, or take it out; return whether it is told."""
         key = followed.topic_partition
         position = None
         if key not in self._held and key not in self._paused_until_ms:
@@ -187,13 +197,15 @@ class FetchPlan:
                 self._paused_until_ms[key] = now_ms + self._backoff_ms()
         if position is None:
             self._forget(followed)
-            return
+            return False
         session_key = (followed.topic_id, key.partition)
         told = self._told.get(session_key)
         if told is None or told[0] is not followed or told[1] != position:
             self._told[session_key] = (followed, position)
             self._gone.pop(session_key, None)
             changed.setdefault(followed.topic_id, []).append(position)
+            return True
+        return False
 
     def _forget(self, followed: FollowedPartition) -> None:
         session_key = (followed.topic_id, followed.topic_partition.partition)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.logtier.peers.replica_fetch import ReplicaFetchPartition
 from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.request_counts import WHOLE_ELEMENTS_MAX
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.fetch_session import FetchSession, FetchSessionCache, PartitionKey
 from headwater.logtier.replication.fetching.fetch_plan import REFRESH_MS, FetchPlan, PlannedFetch
@@ -56,6 +58,31 @@ def planned(plan: FetchPlan, logs: Logs, now_ms: int) -> PlannedFetch:
 
 def indexes(fetch: PlannedFetch) -> list[tuple[UUID, int]]:
     return [(topic_id, each.partition) for topic_id, positions in fetch.positions.items() for each in positions]
+
+
+@pytest.mark.parametrize("session_id", [77, 0])
+def test_a_leader_of_very_many_partitions_is_asked_within_its_limit_of_elements(session_id: int) -> None:
+    """A request above the limit ends the connection, and the next one would be the same. 0: there is no session."""
+    topics = [UUID(int=1 + number) for number in range(WHOLE_ELEMENTS_MAX)]
+    plan, logs = FetchPlan(lambda: BACKOFF_MS), Logs()
+    logs.ends = {TopicPartition(str(topic_id), 0): 0 for topic_id in topics}
+    for topic_id, key in zip(topics, logs.ends, strict=True):
+        plan.follow(FollowedPartition(key, topic_id, 1, 0, True))
+    asked: set[UUID] = set()
+    for turn in range(4):
+        fetch = planned(plan, logs, turn)
+        assert len(fetch.positions) + len(indexes(fetch)) + 2 * len(fetch.forgotten) <= WHOLE_ELEMENTS_MAX
+        asked.update(fetch.positions)
+        plan.answered(session_id)
+    assert asked == set(topics)
+    for key in list(logs.ends):
+        plan.unfollow(key)
+    last = TopicPartition("a", 0)
+    logs.ends[last] = 0
+    plan.follow(followed(last))
+    fetch = planned(plan, logs, 5)
+    assert indexes(fetch) == [(IDS["a"], 0)]
+    assert 2 * len(fetch.forgotten) <= WHOLE_ELEMENTS_MAX
 
 
 def test_a_session_repeats_only_what_has_moved() -> None:
