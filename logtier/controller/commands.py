@@ -2,11 +2,14 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from uuid import UUID
 
 from headwater.logtier.metadata.image import TopicImage
 from headwater.logtier.protocol.errors import KafkaError
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +100,11 @@ class ConfigResult:
     resource_type: int
     resource_name: str
     error: KafkaError | None = None
+
+
+def refused_result(result: Result, error: KafkaError) -> Result:
+    """Return a planned result that was not done; one that the plan refused keeps its own error."""
+    if isinstance(result, TopicResult | DeleteResult | ConfigResult) and result.error is None:
+        changes: dict[str, Any] = {"topic": None} if isinstance(result, TopicResult) else {}
+        return replace(result, error=error, **changes)
+    return result

@@ -62,12 +62,11 @@ def plan_alter_configs(
             is_broker = change.resource_type == ConfigResourceType.BROKER
             # As in Kafka, an invalid broker config has the code invalid_request.
             refusal = KafkaError(ErrorCode.invalid_request if is_broker else ErrorCode.invalid_config, str(error))
-            plan.results.append(ConfigResult(change.resource_type, change.resource_name, refusal))
+            plan.add(ConfigResult(change.resource_type, change.resource_name, refusal))
         except KafkaError as error:
-            plan.results.append(ConfigResult(change.resource_type, change.resource_name, error))
+            plan.add(ConfigResult(change.resource_type, change.resource_name, error))
         else:
-            plan.operations.extend(operations)
-            plan.results.append(ConfigResult(change.resource_type, change.resource_name))
+            plan.add(ConfigResult(change.resource_type, change.resource_name), operations)
     return plan
 
 

@@ -17,6 +17,7 @@ from headwater.logtier.controller.commands import (
     NewPartitions,
     NewTopic,
     TopicResult,
+    refused_result,
 )
 from headwater.logtier.controller.config_state import min_isr_after, plan_alter_configs
 from headwater.logtier.controller.elections import (
@@ -254,7 +255,7 @@ class Controller:
                     self._cache.image,
                     now,
                     self._min_isr,
-                    is_clean=before is not None and _has_all_records(now, before),
+                    is_clean=before is not None and now.has_all_records_of(before),
                     allows_unclean=self._allows_unclean,
                 )
                 await self._write_in_parts(plan)
@@ -515,7 +516,7 @@ class Controller:
             if plan.operations and not validate_only:
                 if before is not None:
                     await self._write_in_parts(before(self._cache.image, plan.operations))
-                await self._write(plan.operations)
+                return await self._write_results(plan)
             return plan.results
 
         try:
@@ -545,20 +546,42 @@ class Controller:
                     raise KafkaError(ErrorCode.not_controller, "This broker is not the controller.")
                 self._depositions_before = self._depositions
                 return await run()
-        except StoreUnavailableError as error:
-            if self._store.state is not SessionState.CONNECTED or self._depositions != self._depositions_before:
-                # Whether the change took effect is in the list that the next controller reads.
-                raise KafkaError(
-                    ErrorCode.not_controller, f"This broker is no longer the controller: {error}"
-                ) from error
-            log.error("a change of metadata failed: %s", error)
-            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-        except OSError as error:
-            # The change is durable, but a log could not be created or changed; the next start applies it.
-            log.error("a change of metadata could not be applied on disk: %s", error)
-            raise KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error)) from error
+        except (OSError, StoreUnavailableError) as error:
+            raise self._refusal(error) from error
         finally:
             self._waiting -= 1
+
+    def _refusal(self, error: KafkaError | OSError | StoreUnavailableError) -> KafkaError:
+        """Return what a client is told of an error of a command."""
+        if isinstance(error, KafkaError):
+            return error
+        if isinstance(error, OSError):
+            # The change is durable, but a log could not be created or changed; the next start applies it.
+            log.error("a change of metadata could not be applied on disk: %s", error)
+            return KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error))
+        if self._store.state is not SessionState.CONNECTED or self._depositions != self._depositions_before:
+            # Whether the change took effect is in the list that the next controller reads.
+            return KafkaError(ErrorCode.not_controller, f"This broker is no longer the controller: {error}")
+        log.error("a change of metadata failed: %s", error)
+        return KafkaError(ErrorCode.kafka_storage_error, str(error))
+
+    async def _write_results(self, plan: Plan[Result]) -> list[Result]:
+        """Execute a plan, results that do not fit into one change in several; return what has become of each.
+
+        An error in the first change is that of the whole command. A later one is the error of the results that are not
+        done: those before are durable, and every broker has them.
+        """
+        done = 0
+        for end, operations in plan.parts(PART_BYTES_MAX):
+            try:
+                await self._write(operations)
+            except (KafkaError, OSError, StoreUnavailableError) as error:
+                if not done:
+                    raise
+                refusal = self._refusal(error)
+                return [*plan.results[:done], *(refused_result(result, refusal) for result in plan.results[done:])]
+            done = end
+        return plan.results
 
     async def _write_in_parts(self, operations: Sequence[Operation]) -> None:
         """Execute operations that may take effect one by one, as many at once as one change can hold."""
@@ -581,15 +604,6 @@ class Controller:
             self.depose()
             raise KafkaError(ErrorCode.not_controller, "Another broker has become controller.") from error
         await self._follower.reached(number)
-
-
-def _has_all_records(now: BrokerRegistration, before: BrokerRegistration) -> bool:
-    """Whether a broker that returns has every record that it had: it may then lead as before (KIP-966).
-
-    Its folders were closed in its last epoch, or the process was only killed. After the end of the machine records that
-    were not flushed may be gone.
-    """
-    return before.epoch == now.process.previous_epoch or now.process.kept_records_of(before.process)
 
 
 __all__ = [

@@ -5,7 +5,7 @@ operations are not executed yet; a result without error is valid after their exe
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
@@ -15,7 +15,7 @@ from headwater.logtier.controller.commands import DeleteResult, NewPartitions, N
 from headwater.logtier.controller.placement import assign_replicas
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage, TopicImage
-from headwater.logtier.metadata.store import Create, Delete, Operation
+from headwater.logtier.metadata.store import Create, Delete, Operation, operation_bytes
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key, topic_name_problem
 from headwater.logtier.metadata.topic_nodes import (
     PartitionImage,
@@ -44,10 +44,41 @@ def unlimited(partitions: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[Result]):
-    """Results in the order of the command, and the operations of those without error."""
+    """Results in the order of the command, and the operations of those without error.
+
+    Attributes:
+        ends: The number of operations up to the end of each result; empty if the results are not divided.
+    """
 
     results: list[Result] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+    def add(self, result: Result, operations: Iterable[Operation] = ()) -> None:
+        """Add a result and the operations that implement it, which are executed together."""
+        self.operations.extend(operations)
+        self.results.append(result)
+        self.ends.append(len(self.operations))
+
+    def parts(self, bytes_max: int) -> Iterator[tuple[int, list[Operation]]]:
+        """Divide the operations between results, into parts of at most `bytes_max`; a larger result is its own part.
+
+        Yields:
+            The number of the first result that the part does not include, and the operations of the part.
+        """
+        sizes = [operation_bytes(operation) for operation in self.operations]
+        if not self.ends or sum(sizes) <= bytes_max:
+            yield len(self.results), self.operations
+            return
+        first = last = size = 0
+        # What follows the last result, if anything, is divided like a result.
+        for done, end in enumerate([*self.ends, len(self.operations)]):
+            added = sum(sizes[last:end])
+            if first < last and size + added > bytes_max:
+                yield min(done, len(self.results)), self.operations[first:last]
+                first, size = last, 0
+            last, size = end, size + added
+        yield len(self.results), self.operations[first:last]
 
 
 def plan_create_topics(
@@ -80,15 +111,15 @@ def plan_create_topics(
             budget.take(len(replicas))
             count_mutations(len(replicas))
         except KafkaError as error:
-            plan.results.append(TopicResult(name, error))
+            plan.add(TopicResult(name, error))
             continue
         collisions[collision_key(name)] = name
         topic_id = draw_topic_id()
         partitions = tuple(_first_state(image, brokers) for brokers in replicas)
-        plan.operations.extend(create_topic(name, topic_id, partitions))
+        operations = create_topic(name, topic_id, partitions)
         if configs:
-            plan.operations.append(Create(paths.topic_config_path(name), paths.encode_config(configs)))
-        plan.results.append(TopicResult(name, topic=TopicImage(name, topic_id, partitions, configs)))
+            operations.append(Create(paths.topic_config_path(name), paths.encode_config(configs)))
+        plan.add(TopicResult(name, topic=TopicImage(name, topic_id, partitions, configs)), operations)
     return plan
 
 
@@ -134,13 +165,13 @@ def plan_delete_topics(
             _check_not_internal(topic.name, "deleted")
             count_mutations(len(topic.partitions))
         except KafkaError as error:
-            plan.results.append(DeleteResult(name, topic_id, error))
+            plan.add(DeleteResult(name, topic_id, error))
             continue
-        plan.operations.extend(delete_topic(topic.name, len(topic.partitions)))
-        plan.operations.append(Create(paths.deleted_topic_path(topic.topic_id), paths.encode_deleted_topic(now_ms)))
+        operations = delete_topic(topic.name, len(topic.partitions))
+        operations.append(Create(paths.deleted_topic_path(topic.topic_id), paths.encode_deleted_topic(now_ms)))
         if topic.configs:
-            plan.operations.append(Delete(paths.topic_config_path(topic.name)))
-        plan.results.append(DeleteResult(name, topic_id))
+            operations.append(Delete(paths.topic_config_path(topic.name)))
+        plan.add(DeleteResult(name, topic_id), operations)
     if plan.operations:
         plan.operations.extend(_expired_tombstones(image, now_ms))
     return plan
@@ -173,11 +204,13 @@ def plan_create_partitions(
             budget.take(len(added))
             count_mutations(len(added))
         except KafkaError as error:
-            plan.results.append(TopicResult(name, error))
+            plan.add(TopicResult(name, error))
             continue
         partitions = topic.partitions + tuple(_first_state(image, brokers) for brokers in added)
-        plan.operations.extend(change_topic(name, topic.topic_id, topic.partitions, partitions))
-        plan.results.append(TopicResult(name, topic=TopicImage(name, topic.topic_id, partitions, topic.configs)))
+        plan.add(
+            TopicResult(name, topic=TopicImage(name, topic.topic_id, partitions, topic.configs)),
+            change_topic(name, topic.topic_id, topic.partitions, partitions),
+        )
     return plan
 
 

@@ -377,4 +377,3 @@ def test_a_log_whose_topic_id_a_power_loss_took_is_no_replica_that_others_have(
     again = make()
     again.start(epoch=1, replicas=replicas, isr=replicas)
     assert again.partition().log.log_end_offset == kept
-
