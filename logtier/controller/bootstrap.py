@@ -52,7 +52,7 @@ async def _convert_topics(store: MetadataStore) -> None:
     Only a local store has such topics: its folder is locked, so that no controller writes meanwhile. Their leader epoch
     is that of the coming controller, which is above every epoch that the earlier version used.
     """
-    leader_epoch = int((await store.get(paths.CONTROLLER_EPOCH)).data) + 1
+    leader_epoch = paths.decode_controller_epoch((await store.get(paths.CONTROLLER_EPOCH)).data) + 1
     operations: list[Operation] = []
     for name in await store.children(paths.TOPICS):
         node = await store.get(paths.topic_path(name))

@@ -31,6 +31,7 @@ from headwater.logtier.controller.leader_elections import LeaderElectionResult, 
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
+from headwater.logtier.controller.registered_brokers import registered_brokers
 from headwater.logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
 from headwater.logtier.controller.state import (
     CountMutations,
@@ -43,7 +44,7 @@ from headwater.logtier.controller.state import (
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.change_list import ListMovedError, OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
-from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
+from headwater.logtier.metadata.image import MetadataImage, TopicImage
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
     MULTI_BYTES_MAX,
@@ -147,7 +148,7 @@ class Controller:
         controller = paths.encode_controller(self._config.node_id, self._clock.now_ms())
         while True:
             node = await self._store.get(paths.CONTROLLER_EPOCH)
-            epoch = int(node.data) + 1
+            epoch = paths.decode_controller_epoch(node.data) + 1
             try:
                 number = await self._store.append(
                     [
@@ -239,7 +240,7 @@ class Controller:
         await self._command(elect)
 
     async def _update_brokers(self) -> None:
-        registered = await self._registrations()
+        registered = await registered_brokers(self._store, self._cache.image.registrations)
         for broker_id, known in self._cache.image.registrations.items():
             if known.is_alive and broker_id not in registered:
                 log.info("broker %d of epoch %d is gone", broker_id, known.epoch)
@@ -260,19 +261,6 @@ class Controller:
                 )
                 await self._write_in_parts(plan)
         await self._write_in_parts(plan_unclean_elections(self._cache.image, self._min_isr, self._allows_unclean))
-
-    async def _registrations(self) -> dict[int, BrokerRegistration]:
-        """Return the brokers that are registered in the store now."""
-        names = await self._store.children(paths.BROKER_IDS)
-        found = {}
-        nodes = await self._store.get_many([f"{paths.BROKER_IDS}/{name}" for name in names])
-        for name, node in zip(names, nodes, strict=True):
-            if node is not None:
-                path = paths.broker_path(int(name))
-                found[int(name)] = BrokerRegistration(
-                    int(name), *paths.decode_broker(path, node.data, epoch=node.czxid)
-                )
-        return found
 
     async def create_topics(
         self,

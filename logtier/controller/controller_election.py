@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 0.5
 """Delay after a failure of the store before the broker looks again whether there is a controller."""
 
+DAMAGED_RETRY_S: Final = 5.0
+"""Delay after a damaged node: only an administrator mends it, and each attempt is a line of the log."""
+
 
 class ControllerElection:
     """Elects this broker controller when there is none, and keeps the known brokers in line while it is.
@@ -78,14 +81,17 @@ class ControllerElection:
             except (KafkaError, MetadataStoreError) as error:
                 # A lost session or another controller has deposed this one already; the rest is worth another attempt.
                 log.info("this broker cannot act as controller at present: %s", error)
-                await self._rest()
+                await self._rest(RETRY_S)
+            except paths.CorruptNodeError as error:
+                log.error("this broker cannot act as controller until the node is mended: %s", error)
+                await self._rest(DAMAGED_RETRY_S)
             except Exception:
                 # A controller that elects no leaders would be worse than one that tries again.
                 log.exception("this broker failed to act as controller")
-                await self._rest()
+                await self._rest(RETRY_S)
 
-    async def _rest(self) -> None:
-        await asyncio.sleep(RETRY_S)
+    async def _rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
         self._changed.set()
 
     async def _stand(self) -> bool:

@@ -140,6 +140,11 @@ class MetadataFollower:
                     log.warning("changes of the metadata cannot be read at present: %s", error)
                 is_away = True
                 await asyncio.sleep(RETRY_S)
+            except paths.CorruptNodeError as error:
+                # No error of this program: the line says which node is damaged, and a stack adds nothing.
+                log.error("changes of the metadata cannot be read from %d on: %s", self._applied, error)
+                self._fail(error)
+                return
             except Exception as error:
                 log.exception("changes of the metadata cannot be read from %d on", self._applied)
                 self._fail(error)

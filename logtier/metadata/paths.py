@@ -79,7 +79,10 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 def decode_cluster_id(data: bytes) -> str:
     """Return the cluster id from `/cluster/id`."""
-    return str(_fields(CLUSTER_ID, data)["id"])
+    try:
+        return str(_fields(CLUSTER_ID, data)["id"])
+    except KeyError:
+        raise CorruptNodeError(CLUSTER_ID, data) from None
 
 
 def broker_path(broker_id: int) -> str:
@@ -199,7 +202,7 @@ def _decode_broker(path: str, data: bytes, fields: Mapping[str, Any]) -> BrokerF
         if "boot_id" in fields:
             process = BrokerProcess(tuple(fields["directory_ids"]), fields["boot_id"], fields["previous_epoch"])
         return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints, fields["alive"], process
-    except (ConfigError, KeyError, TypeError):
+    except (AttributeError, ConfigError, KeyError, TypeError, ValueError):
         raise CorruptNodeError(path, data) from None
 
 
@@ -252,7 +255,18 @@ def encode_controller(broker_id: int, now_ms: int) -> bytes:
 
 def decode_controller(data: bytes) -> int:
     """Return the broker id of the controller."""
-    return int(_fields(CONTROLLER, data)["brokerid"])
+    try:
+        return int(_fields(CONTROLLER, data)["brokerid"])
+    except (KeyError, TypeError, ValueError):
+        raise CorruptNodeError(CONTROLLER, data) from None
+
+
+def decode_controller_epoch(data: bytes) -> int:
+    """Return the epoch from `/controller_epoch`."""
+    try:
+        return int(data)
+    except ValueError:
+        raise CorruptNodeError(CONTROLLER_EPOCH, data) from None
 
 
 def encode_producer_id_block(broker_id: int, block: range) -> bytes:

@@ -100,7 +100,8 @@ class SharedMetadataStore:
     async def _trim(self) -> None:
         """Delete changes that no broker needs: those before the last CHANGES_MAX."""
         try:
-            numbers = sorted(int(name) for name in await self._store.children(CHANGES))
+            # A node that is no change is somebody else's: the change above is stored, and must not fail because of it.
+            numbers = sorted(int(name) for name in await self._store.children(CHANGES) if name.isdecimal())
             for start in range(0, len(numbers) - CHANGES_MAX, TRIM_EVERY):
                 old = numbers[start : min(start + TRIM_EVERY, len(numbers) - CHANGES_MAX)]
                 await self._store.multi([Delete(_change_path(number)) for number in old])

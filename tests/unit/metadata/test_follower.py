@@ -173,13 +173,17 @@ def test_a_list_that_cannot_be_read_for_a_while_is_read_on(tmp_path: Path, monke
     run(tmp_path, scenario, [StoreUnavailableError("/changes", "the connection is lost")] * 2)
 
 
-def test_a_list_that_cannot_be_read_at_all_ends_the_broker_and_every_wait(tmp_path: Path) -> None:
+def test_a_list_that_cannot_be_read_at_all_ends_the_broker_and_every_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(world: World) -> None:
         number = await world.add_topic("t")
         for _ in range(2):  # also of those who ask later
             with pytest.raises(paths.CorruptNodeError, match="/changes/7"):
                 await asyncio.wait_for(world.follower.reached(number), 5)
         assert len(world.failures) == 1
+        (line,) = [record for record in caplog.records if "/changes/7" in record.getMessage()]
+        assert line.exc_info is None, "the line says it all"
 
     run(tmp_path, scenario, [paths.CorruptNodeError("/changes/7", b"damaged")])
 

@@ -1,0 +1,38 @@
+"""The brokers that are registered in the store."""
+
+import logging
+from collections.abc import Mapping
+
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import BrokerRegistration
+from headwater.logtier.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+
+async def registered_brokers(
+    store: MetadataStore, known: Mapping[int, BrokerRegistration]
+) -> dict[int, BrokerRegistration]:
+    """Return the brokers that are registered in the store now.
+
+    A damaged node says nothing of its broker: what is `known` stays, and the other brokers are served.
+    """
+    names = await store.children(paths.BROKER_IDS)
+    found = {}
+    nodes = await store.get_many([f"{paths.BROKER_IDS}/{name}" for name in names])
+    for name, node in zip(names, nodes, strict=True):
+        if node is None:
+            continue
+        path = f"{paths.BROKER_IDS}/{name}"
+        if not name.isdecimal():
+            log.error("%s is no registration of a broker; delete it", path)
+            continue
+        broker_id = int(name)
+        try:
+            found[broker_id] = BrokerRegistration(broker_id, *paths.decode_broker(path, node.data, epoch=node.czxid))
+        except paths.CorruptNodeError as error:
+            log.error("%s; delete it, and broker %d registers again", error, broker_id)
+            before = known.get(broker_id)
+            if before is not None and before.epoch == node.czxid:
+                found[broker_id] = before
+    return found
