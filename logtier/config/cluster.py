@@ -21,6 +21,8 @@ from headwater.logtier.config.transactions import TransactionConfig
 
 ZOOKEEPER_JAAS: Final = "zookeeper.sasl.jaas.config"
 
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
 _PEM: Final = Unsupported(lambda value: value in (None, "PEM"), "keys and certificates for ZooKeeper are PEM files")
 
 
@@ -162,6 +164,15 @@ class ClusterConfig(TransactionConfig):
         30_000,
         "Time without reaching the end of the leader's log after which a follower leaves the in-sync replicas.",
         at_least(1),
+    )
+    replica_selector_class: str | None = config(
+        ConfigType.STRING,
+        None,
+        f"{RACK_AWARE_SELECTOR}: leaders send consumers with a client.rack to an in-sync replica whose broker.rack is "
+        "the same. Unset, consumers fetch from leaders.",
+        unsupported=Unsupported(
+            lambda value: value in (None, RACK_AWARE_SELECTOR), f"the only selector is {RACK_AWARE_SELECTOR}"
+        ),
     )
     replica_socket_receive_buffer_bytes: int = config(
         ConfigType.INT,

@@ -7,7 +7,6 @@ _KRAFT = "there is no KRaft quorum; the metadata is in ZooKeeper, or in the fold
 _THREADS = "one event loop serves all connections; blocking work has dedicated threads"
 _SHUTDOWN = "a broker that stops always leaves the cluster before it closes its logs"
 _FOLDERS = "a broker with a failed log folder registers in another epoch at once"
-_LEADERS = "consumers fetch from leaders only"
 _REPLICATION_QUOTAS = "there are no replication quotas"
 _SETUP = "the time for the setup of a connection does not grow with failures"
 _EVEN = "moves between log folders are throttled evenly, without windows"
@@ -41,7 +40,6 @@ UNUSED: Final[Mapping[str, str]] = {
         _EVEN: """alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds""",
         _SHUTDOWN: """controlled.shutdown.enable""",
         _FOLDERS: """log.dir.failure.timeout.ms""",
-        _LEADERS: """replica.selector.class""",
         _REPLICATION_QUOTAS: """replication.quota.window.num replication.quota.window.size.seconds""",
         _SETUP: """socket.connection.setup.timeout.max.ms""",
         _REMOTE: """log.local.retention.bytes log.local.retention.ms remote.fetch.max.wait.ms

@@ -31,7 +31,7 @@ from headwater.logtier.controller.leader_elections import LeaderElectionResult, 
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
-from headwater.logtier.controller.registered_brokers import registered_brokers
+from headwater.logtier.controller.registered_brokers import check_broker_epoch, registered_brokers
 from headwater.logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
 from headwater.logtier.controller.state import (
     CountMutations,
@@ -375,7 +375,7 @@ class Controller:
 
         async def alter() -> list[AlterationResult]:
             image = self._cache.image
-            self._check_broker_epoch(image, sender, broker_epoch)
+            check_broker_epoch(image, sender, broker_epoch)
             # A leader that shuts down still takes replicas into the ISR: one of them is to take over.
             others = {broker: epoch for broker, epoch in self._shutting_down.items() if broker != sender}
             members = LiveBrokers(image, others)
@@ -414,7 +414,7 @@ class Controller:
 
         async def move() -> bool:
             image = self._cache.image
-            self._check_broker_epoch(image, broker_id, broker_epoch)
+            check_broker_epoch(image, broker_id, broker_epoch)
             if not wants_shutdown:
                 self._shutting_down.pop(broker_id, None)
                 return False
@@ -428,15 +428,6 @@ class Controller:
 
         return await self._command(move)
 
-    @staticmethod
-    def _check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
-        known = image.brokers.get(broker_id)
-        if known is None or known.epoch != broker_epoch:
-            present = "not registered" if known is None else f"registered in epoch {known.epoch}"
-            raise KafkaError(
-                ErrorCode.stale_broker_epoch, f"Broker {broker_id} of epoch {broker_epoch} asks, but it is {present}."
-            )
-
     async def allocate_producer_ids(self, count: int = PRODUCER_IDS_PER_BLOCK) -> range:
         """Return a durably allocated block of producer ids for this broker, which overlaps no other block."""
         return await self._command(lambda: self._allocate(count, self._config.node_id))
@@ -449,7 +440,7 @@ class Controller:
         """
 
         async def allocate() -> range:
-            self._check_broker_epoch(self._cache.image, broker_id, broker_epoch)
+            check_broker_epoch(self._cache.image, broker_id, broker_epoch)
             return await self._allocate(PRODUCER_IDS_PER_BLOCK, broker_id)
 
         return await self._command(allocate)

@@ -1,11 +1,12 @@
-"""The brokers that are registered in the store."""
+"""The brokers that are registered in the store, and the requests of those that were."""
 
 import logging
 from collections.abc import Mapping
 
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.image import BrokerRegistration
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
 from headwater.logtier.metadata.store import MetadataStore
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -36,3 +37,13 @@ async def registered_brokers(
             if before is not None and before.epoch == node.czxid:
                 found[broker_id] = before
     return found
+
+
+def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
+    """Check that a request comes from the broker that is registered; KafkaError (stale_broker_epoch)."""
+    known = image.brokers.get(broker_id)
+    if known is None or known.epoch != broker_epoch:
+        present = "not registered" if known is None else f"registered in epoch {known.epoch}"
+        raise KafkaError(
+            ErrorCode.stale_broker_epoch, f"Broker {broker_id} of epoch {broker_epoch} asks, but it is {present}."
+        )

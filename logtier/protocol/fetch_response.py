@@ -110,15 +110,17 @@ class FetchedPartition:
 
 @dataclass(slots=True)
 class TaggedPartition(FetchedPartition):
-    """A partition with tagged fields, which few responses have.
+    """A partition with tagged fields or another replica, which few responses have.
 
     Attributes:
         diverging_epoch: Epoch and end offset after which a follower's log differs from the leader's (KIP-595).
         current_leader: Id and epoch of the leader, for a client that asked another broker (KIP-951).
+        preferred_read_replica: The broker that a consumer should ask instead, -1 for none (KIP-392).
     """
 
     diverging_epoch: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
+    preferred_read_replica: int = -1
 
     def encoded_tags(self) -> bytes:
         """Encode the tagged fields in the order of their tags."""
@@ -220,5 +222,8 @@ def _partition_head(version: int, flexible: bool, fetched: FetchedPartition) -> 
         for producer_id, first_offset, *_ in aborted:
             head += _ABORTED_TRANSACTION.pack(producer_id, first_offset) + (_NO_TAGS if flexible else b"")
     if version >= 11:
-        head += _NO_REPLICA
+        if isinstance(fetched, TaggedPartition):
+            head += _PREFERRED_REPLICA.pack(fetched.preferred_read_replica)
+        else:
+            head += _NO_REPLICA
     return head + (compact_length(fetched.size) if flexible else _COUNT.pack(fetched.size))

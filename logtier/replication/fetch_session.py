@@ -15,6 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.fetch_response import TaggedPartition
 
 #: Epochs outside a session: the first requests a new session, the second ends it.
 INITIAL_EPOCH: Final = 0
@@ -68,7 +69,7 @@ class SessionPartition(Generic[WantedT]):
     def must_tell(self, answer: Answered) -> bool:
         """Whether the response must include the partition; records its values.
 
-        An error and a divergence, which have no watermark, are included every time.
+        An error and a divergence, which have no watermark, and another replica to ask are included every time.
         """
         has_news = (
             answer.high_watermark != self.high_watermark
@@ -76,6 +77,7 @@ class SessionPartition(Generic[WantedT]):
             or answer.log_start_offset != self.log_start_offset
             or bool(answer.error_code)
             or answer.size > 0
+            or isinstance(answer, TaggedPartition)
         )
         # A response with an error has no watermark: the next one is always included.
         self.high_watermark = answer.high_watermark

@@ -1,6 +1,6 @@
 """One partition on this broker; pure: it decides, the replica manager acts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -329,13 +329,13 @@ class Partition(Generic[LogT]):
                 low = min(low, follower.log_start_offset)
         return low
 
-    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """Check that this broker leads in the epoch of the request (KIP-320).
+    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, or_follower: bool = False) -> None:
+        """Check that this broker leads, or follows where that suffices, in the epoch of the request (KIP-320, KIP-392).
 
         Raises:
             KafkaError: not_leader_or_follower, fenced_leader_epoch, unknown_leader_epoch.
         """
-        if self.leader_id != self.broker_id:
+        if self.leader_id != self.broker_id and not (or_follower and self.broker_id in self.replicas):
             raise KafkaError(
                 ErrorCode.not_leader_or_follower, f"{self.topic_partition} is led by broker {self.leader_id}"
             )
@@ -345,6 +345,42 @@ class Partition(Generic[LogT]):
                 ErrorCode.fenced_leader_epoch if stale else ErrorCode.unknown_leader_epoch,
                 f"{self.topic_partition} is in leader epoch {self.leader_epoch}, the request in {current_leader_epoch}",
             )
+
+    def check_fetchable(self, offset: int) -> None:
+        """Check that a follower knows enough of the log for a consumer at an offset (KIP-392).
+
+        Above the watermark it knows neither whether the leader has the offset nor whether consumers may see it.
+
+        Raises:
+            KafkaError: offset_not_available.
+        """
+        if offset > self.high_watermark and not self.is_leader:
+            raise KafkaError(
+                ErrorCode.offset_not_available,
+                f"{self.topic_partition}: the watermark of this follower, {self.high_watermark}, is below {offset}",
+            )
+
+    def nearest_replica(self, nearby: Collection[int], offset: int) -> int | None:
+        """Return the replica among those near a consumer that should serve it; None for this leader (KIP-392).
+
+        As Kafka's RackAwareReplicaSelector: the leader if it is near, else the most caught up of the near replicas
+        that are live, in the ISR and have the offset.
+        """
+        if not self.is_leader or self.broker_id in nearby:
+            return None
+        best: int | None = None
+        rank = (UNKNOWN_OFFSET, 0)
+        for broker_id, follower in self._followers.items():
+            end = follower.log_end_offset
+            if (
+                broker_id in nearby
+                and broker_id in self.isr
+                and self._is_eligible(broker_id, follower)
+                and follower.log_start_offset <= offset <= end
+                and (end, follower.caught_up_ms or 0) > rank
+            ):
+                best, rank = broker_id, (end, follower.caught_up_ms or 0)
+        return best
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return the greatest epoch at or below the given one and its end offset, -1 and -1 if it is unknown (KIP-101).

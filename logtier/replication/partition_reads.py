@@ -30,6 +30,8 @@ class FetchPartition(NamedTuple):
         is_of_replica: Whether a follower reads, to the log end; consumers read to the high watermark.
         last_fetched_epoch: Epoch of a follower's last record, -1 if it has none (KIP-595).
         follower_start_offset: A follower's log start offset.
+        is_from_any_replica: Whether a follower may serve this consumer (KIP-392).
+        preferred_read_replica: The broker that the consumer should ask instead of this leader, -1 for none.
     """
 
     topic_partition: TopicPartition
@@ -42,6 +44,8 @@ class FetchPartition(NamedTuple):
     is_of_replica: bool = False
     last_fetched_epoch: int = -1
     follower_start_offset: int = -1
+    is_from_any_replica: bool = False
+    preferred_read_replica: int = -1
 
     def bound(self, partition: Partition[Log]) -> int:
         """Return the end of the records that this reader may see."""
@@ -104,7 +108,7 @@ class PartitionReads:
             return FetchedPartition(index, self._replicas.refusal(wanted.topic_partition).code)
         log = partition.log
         try:
-            partition.check_leader(wanted.leader_epoch)
+            partition.check_leader(wanted.leader_epoch, or_follower=wanted.is_from_any_replica)
             high_watermark = partition.high_watermark
             last_stable_offset = partition.last_stable_offset
             if wanted.is_read_committed:
@@ -119,6 +123,10 @@ class PartitionReads:
             else:
                 bound = high_watermark
             aborted: list[AbortedTransaction] | None = [] if wanted.is_read_committed else None
+            if wanted.offset > high_watermark and wanted.is_from_any_replica:
+                partition.check_fetchable(wanted.offset)
+            if wanted.preferred_read_replica >= 0:
+                return _elsewhere(wanted, partition)
             if wanted.offset == bound or (bytes_max <= 0 and not min_one_batch):
                 records = None
                 if not log.log_start_offset <= wanted.offset <= log.log_end_offset:
@@ -146,3 +154,15 @@ class PartitionReads:
         return FetchedPartition(
             index, ErrorCode.none, high_watermark, last_stable_offset, log.log_start_offset, records, aborted
         )
+
+
+def _elsewhere(wanted: FetchPartition, partition: Partition[Log]) -> TaggedPartition:
+    """Send a consumer to the replica that is nearest to it, without records."""
+    return TaggedPartition(
+        wanted.topic_partition.partition,
+        ErrorCode.none,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log.log_start_offset,
+        preferred_read_replica=wanted.preferred_read_replica,
+    )

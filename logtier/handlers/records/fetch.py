@@ -45,6 +45,8 @@ READ_COMMITTED = 1
 CONSUMER = -1
 _NO_BROKER_EPOCH = -1
 
+#: First version with the consumer's rack: a client of it may be served by a follower (KIP-392).
+FIRST_VERSION_WITH_RACK = 11
 #: First version in which consumers are told the leader (KIP-951).
 FIRST_VERSION_WITH_LEADER = 16
 _ERRORS_WITH_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
@@ -159,7 +161,9 @@ def _fetch(
             return _refuse(ErrorCode.stale_broker_epoch, context)
         # The sender of cold records runs only when nothing else does: a follower must keep up.
         reader = None
-    elif services.quotas.is_active and _replica_id(request) == CONSUMER:
+    elif request_rack := getattr(request, "rack_id", ""):
+        wanted = _by_rack(wanted, request_rack, context)
+    if follower is None and services.quotas.is_active and _replica_id(request) == CONSUMER:
         bytes_max = services.quotas.fetch_bytes_max(context.user, context.client_id or "", bytes_max)
         respond = _throttling(respond, session_id, context)
     fetched = services.replica_manager.fetch(
@@ -207,6 +211,7 @@ def _wanted(request: Any, context: RequestContext) -> list[tuple[PartitionKey, F
     image = context.services.metadata.image
     is_read_committed = _is_read_committed(request)
     is_of_replica = _replica_id(request) >= 0
+    is_from_any_replica = not is_of_replica and context.api_version >= FIRST_VERSION_WITH_RACK
     wanted: list[tuple[PartitionKey, FetchPartition]] = []
     for topic in request.topics:
         error_code = ErrorCode.none
@@ -234,6 +239,7 @@ def _wanted(request: Any, context: RequestContext) -> list[tuple[PartitionKey, F
                         error_code,
                         is_read_committed,
                         is_of_replica,
+                        is_from_any_replica=is_from_any_replica,
                     ),
                 )
             )
@@ -309,6 +315,26 @@ def _without_zstd(wanted: FetchPartition, context: RequestContext) -> FetchParti
     if partition is None or partition.log.config.compression_type != "zstd":
         return wanted
     return wanted._replace(error_code=ErrorCode.unsupported_compression_type)
+
+
+def _by_rack(wanted: Sequence[FetchPartition], rack: str, context: RequestContext) -> Sequence[FetchPartition]:
+    """Note for each partition the replica of the consumer's rack that should serve it (KIP-392).
+
+    The session keeps the partitions without it: the next fetch decides anew.
+    """
+    services = context.services
+    image = services.metadata.image
+    if services.metadata.config.replica_selector_class is None or len(image.brokers) < 2:
+        return wanted
+    nearby = {broker.id for broker in image.brokers.values() if broker.rack == rack}
+    if not nearby or services.metadata.static_config.node_id in nearby:
+        return wanted
+    chosen = []
+    for each in wanted:
+        partition = services.replica_manager.usable_partition(each.topic_partition)
+        nearest = None if partition is None else partition.nearest_replica(nearby, each.offset)
+        chosen.append(each if nearest is None else each._replace(preferred_read_replica=nearest))
+    return chosen
 
 
 def _when_warm(

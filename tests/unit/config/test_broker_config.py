@@ -42,7 +42,10 @@ def test_every_default_passes_its_own_validator_and_survives_its_text(name: str)
     [
         ({"log.segments.bytes": 1}, "'log.segments.bytes' is not known; did you mean 'log.segment.bytes'?"),
         ({"broker.id": 1}, "'broker.id' has no use here: its present name is node.id"),
-        ({"replica.selector.class": "a.B"}, "has no use here: consumers fetch from leaders only"),
+        (
+            {"replica.selector.class": "a.B"},
+            "the only selector is org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        ),
         ({"sasl.mechanism.inter.broker.protocol": "GSSAPI"}, "must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         ({"zookeeper.connect": ""}, "zookeeper.connect: must be host:port"),
         ({"zookeeper.sasl.jaas.config": 'a.DigestLoginModule required username="u";'}, "must be one DigestLoginModule"),

@@ -46,9 +46,9 @@ class Looks:
         self.count = 0
         check_leader = Partition.check_leader
 
-        def counted(each: Partition[Any], current_leader_epoch: int = -1) -> None:
+        def counted(each: Partition[Any], current_leader_epoch: int = -1, **how: bool) -> None:
             self.count += 1
-            check_leader(each, current_leader_epoch)
+            check_leader(each, current_leader_epoch, **how)
 
         monkeypatch.setattr(Partition, "check_leader", counted)
 

@@ -1,0 +1,68 @@
+"""librdkafka's consumer with a client.rack reads from the replica in its rack (KIP-392)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headwater.logtier.broker import Broker
+from headwater.logtier.config.cluster import RACK_AWARE_SELECTOR
+from headwater.logtier.controller.commands import NewTopic
+from tests.interaction.cluster.test_members import Cluster
+
+RECORDS = 200
+PATIENCE_S = 30
+
+
+def bytes_out(broker: Broker, topic: str) -> int:
+    assert broker.parts is not None
+    traffic = broker.parts.services.metrics.topics.get(topic)
+    return 0 if traffic is None else traffic.bytes_out
+
+
+def produce(address: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": address, "acks": "all"})
+    for _ in range(count):
+        producer.produce("flights", b"x" * 1000)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def consume(consumer: Consumer, count: int) -> int:
+    found = 0
+    while found < count:
+        records = consumer.consume(count - found, PATIENCE_S)
+        assert records, f"{found} of {count} records came"
+        found += sum(record.error() is None for record in records)
+    return found
+
+
+def test_a_consumer_reads_from_the_follower_in_its_rack(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = Cluster(tmp_path)
+        try:
+            for each, rack in ((1, "a"), (2, "b"), (3, "c")):
+                selector = {"broker.rack": rack, "replica.selector.class": RACK_AWARE_SELECTOR}
+                await cluster.start(each, properties=selector)
+            await cluster.settled()
+            (created,) = await cluster.controller().create_topics([NewTopic("flights", -1, -1, {0: [1, 2, 3]})])
+            assert created.error is None
+            address = cluster.brokers[1].bootstrap_address
+            await asyncio.to_thread(produce, address, RECORDS)
+            consumer = Consumer(
+                {"bootstrap.servers": address, "group.id": "readers", "client.rack": "b", "enable.auto.commit": False}
+            )
+            consumer.assign([TopicPartition("flights", 0, 0)])
+            assert await asyncio.to_thread(consume, consumer, RECORDS) == RECORDS
+            await asyncio.to_thread(produce, address, RECORDS)
+            assert await asyncio.to_thread(consume, consumer, RECORDS) == RECORDS
+            await asyncio.to_thread(consumer.close)
+            sent = [bytes_out(cluster.brokers[each], "flights") for each in (1, 2, 3)]
+            assert sent[1] >= 2 * RECORDS * 1000
+            assert sent[0] == sent[2] == 0
+        finally:
+            for each in list(cluster.brokers):
+                await cluster.stop(each)
+
+    asyncio.run(main())
