@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import heapq
 import random
 import selectors
+import warnings
 from collections.abc import Callable, Mapping
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
@@ -170,15 +170,32 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._ready.extend(held)  # type: ignore[attr-defined]
 
 
+#: Steps of the `finally` blocks of one task that are cut short when it is dropped.
+CLOSES_MAX = 100
+
+
 def drop(loop: VirtualLoop) -> None:
     """Close a loop, and drop what is left of all processes without running it."""
     loop.set_exception_handler(lambda *_: None)
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        # What a killed process would still do in its `finally` blocks fails for lack of a loop; nobody is told.
-        with contextlib.suppress(Exception):
-            task.get_coro().close()
-    loop.close()
-    # A coroutine that awaits in a `finally` block outlives its closing: collected later, it would go on in the loop of
-    # the next run.
-    gc.collect()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close(task.get_coro())
+        loop.close()
+        # A coroutine that awaits in a `finally` block outlives its closing: collected later, it would go on in the loop
+        # of the next run.
+        gc.collect()
+
+
+def _close(coroutine: Any) -> None:
+    """End a coroutine, whatever it awaits in its `finally` blocks, which fail for lack of a loop; nobody is told."""
+    for _ in range(CLOSES_MAX):
+        try:
+            coroutine.close()
+        except RuntimeError as error:
+            if "ignored GeneratorExit" in str(error):
+                continue
+        except Exception:  # noqa: BLE001 (of a dropped process)
+            pass
+        return
