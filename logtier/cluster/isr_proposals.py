@@ -165,6 +165,12 @@ class IsrProposals:
         except UnsupportedVersionError as error:
             log.warning("the controller does not take proposals of ISRs: %s", error)
             return AlterPartitionResult(ErrorCode.unsupported_version, [])
+        except PeersClosedError:
+            raise
+        except Exception:
+            # Undecided, the partitions would propose nothing any more.
+            log.exception("proposals of %d ISRs failed", len(batch))
+            return AlterPartitionResult(ErrorCode.unknown_server_error, [])
 
     def _is_wanted(self, pending: _Pending) -> bool:
         key = pending.proposal.topic_partition

@@ -153,6 +153,10 @@ class BrokerRegistrar:
         except (MetadataStoreError, BrokerIdInUseError, ConfigError) as error:
             log.info("broker %d cannot register at present: %s", self._broker_id, error)
             return False
+        except Exception:
+            # A broker that never registers again would be worse than one that tries again.
+            log.exception("broker %d failed to register", self._broker_id)
+            return False
         return True
 
     def _replaced(self) -> None:

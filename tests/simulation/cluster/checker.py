@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -26,6 +26,18 @@ class _Batch:
     checksum: int
     before: BatchKey | None
     is_first_known: bool
+
+
+class _Leading(NamedTuple):
+    """A leader as it set its high watermark; it may have been deposed in the same callback."""
+
+    high_watermark: int
+    leader_epoch: int
+    maximal_isr: frozenset[int]
+
+    @classmethod
+    def of(cls, partition: Partition[Any]) -> _Leading:
+        return cls(partition.high_watermark, partition.leader_epoch, partition.maximal_isr)
 
 
 @dataclass(slots=True)
@@ -72,6 +84,7 @@ class ClusterChecker:
         self._batches: dict[Replicated, dict[tuple[int, int], _Batch]] = {}
         self._committed: dict[Replicated, _Committed] = {}
         self._touched: dict[tuple[int, TopicPartition], None] = {}
+        self._leading: dict[tuple[int, TopicPartition], _Leading] = {}
         self._changes: list[list[tuple[str, bytes | None]]] = []
         zookeeper.on_change = self._stored
         history.on_acknowledge = self._acknowledged
@@ -102,6 +115,8 @@ class ClusterChecker:
 
     def watermark_changed(self, partition: Partition[Any]) -> None:
         """A replica has another high watermark."""
+        if partition.is_leader:
+            self._leading[partition.broker_id, partition.topic_partition] = _Leading.of(partition)
         self._touch(partition.broker_id, partition.topic_partition)
 
     def _stored(self, changes: list[tuple[str, bytes | None]]) -> None:
@@ -121,16 +136,19 @@ class ClusterChecker:
             self.metadata.changed(change)
             self.on_state()
         touched, self._touched = self._touched, {}
-        # Leaders first: what they commit in this callback is what followers may adopt in it.
-        checked = [
-            (partition, broker_id)
+        leading, self._leading = self._leading, {}
+        partitions = {
+            (broker_id, key): partition
             for broker_id, key in touched
             if (partition := self._checkers[broker_id].partition(key)) is not None
-        ]
-        for partition, broker_id in checked:
-            if partition.is_leader:
-                self._check_leader(partition, broker_id)
-        for partition, broker_id in checked:
+        }
+        # Leaders first: what they commit in this callback is what followers may adopt in it.
+        for (broker_id, key), partition in partitions.items():
+            if (broker_id, key) in leading:
+                self._check_leader(broker_id, key, leading[broker_id, key])
+            elif partition.is_leader:
+                self._check_leader(broker_id, key, _Leading.of(partition))
+        for (broker_id, _), partition in partitions.items():
             if not partition.is_leader:
                 self._check_follower(partition, broker_id)
 
@@ -180,9 +198,8 @@ class ClusterChecker:
 
     # -- partitions
 
-    def _check_leader(self, partition: Partition[Any], broker_id: int) -> None:
+    def _check_leader(self, broker_id: int, key: TopicPartition, leading: _Leading) -> None:
         """Invariants 1, 4 and 11, whenever the high watermark of a leader or its log has moved."""
-        key = partition.topic_partition
         model = self._checkers[broker_id].log(key)
         if model is None:
             return
@@ -190,32 +207,32 @@ class ClusterChecker:
         state = self.metadata.state(replicated)
         if state is None or replicated in self.lost:
             return
-        high_watermark = partition.high_watermark
-        batch = model.batches.get(high_watermark)
-        if batch is None and high_watermark > model.start:
-            raise InvariantError(f"{replicated}: the high watermark {high_watermark} is within a batch")
+        end = leading.high_watermark
+        batch = model.batches.get(end)
+        if batch is None and end > model.start:
+            raise InvariantError(f"{replicated}: the high watermark {end} is within a batch")
         committed = self._committed.setdefault(replicated, _Committed())
-        if high_watermark > committed.end:
-            self._check_spread(partition, replicated, state, broker_id, batch)
-            self._commit(committed, model, high_watermark)
-        elif batch is not None and committed.batches.get(high_watermark, batch) != batch:
+        if end > committed.end:
+            self._check_spread(replicated, state, broker_id, leading, batch)
+            self._commit(committed, model, end)
+        elif batch is not None and committed.batches.get(end, batch) != batch:
             raise InvariantError(
-                f"{replicated}: leader {broker_id} in epoch {partition.leader_epoch} shows another record below its "
-                f"high watermark {high_watermark} than an earlier leader"
+                f"{replicated}: leader {broker_id} in epoch {leading.leader_epoch} shows another record below its "
+                f"high watermark {end} than an earlier leader"
             )
 
     def _check_spread(
         self,
-        partition: Partition[Any],
         replicated: Replicated,
         state: PartitionImage,
         broker_id: int,
+        leading: _Leading,
         batch: BatchKey | None,
     ) -> None:
         """What is committed now is on every member of the maximal ISR, and on enough replicas."""
-        end = partition.high_watermark
-        members = set(partition.maximal_isr)
-        if partition.leader_epoch == state.leader_epoch:
+        end = leading.high_watermark
+        members = set(leading.maximal_isr)
+        if leading.leader_epoch == state.leader_epoch:
             members |= set(state.isr)
         elif state.leader != NO_BROKER:
             # A deposed leader that does not know it: the new one has what it still commits.
@@ -224,7 +241,7 @@ class ClusterChecker:
         for each in sorted(members):
             if holders[each] is False:
                 raise InvariantError(
-                    f"{replicated}: the high watermark of leader {broker_id} in epoch {partition.leader_epoch} is "
+                    f"{replicated}: the high watermark of leader {broker_id} in epoch {leading.leader_epoch} is "
                     f"{end}, which broker {each} of the ISR {sorted(members)} does not have"
                 )
         needed = min(self._min_isr, len(state.replicas))
