@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition
@@ -73,6 +74,8 @@ class ClusterChecker:
         self.lacking: dict[Replicated, set[int]] = {}
         #: Partitions of which committed records were lost, by a run beyond what replication survives.
         self.lost: set[Replicated] = set()
+        #: Those of them whose state in the metadata tells so: the leader was elected uncleanly (KIP-704).
+        self._told: set[Replicated] = set()
         #: Called after each change of the metadata.
         self.on_state: Callable[[], None] = lambda: None
         self._loop = loop
@@ -142,12 +145,13 @@ class ClusterChecker:
             for broker_id, key in touched
             if (partition := self._checkers[broker_id].partition(key)) is not None
         }
-        # Leaders first: what they commit in this callback is what followers may adopt in it.
+        # Leaders first: what they commit in this callback is what followers may adopt in it. One may have been deposed,
+        # or have lost its log folder, in the same callback.
         for (broker_id, key), partition in partitions.items():
-            if (broker_id, key) in leading:
-                self._check_leader(broker_id, key, leading[broker_id, key])
-            elif partition.is_leader:
-                self._check_leader(broker_id, key, _Leading.of(partition))
+            if partition.is_leader:
+                leading.setdefault((broker_id, key), _Leading.of(partition))
+        for (broker_id, key), leader in leading.items():
+            self._check_leader(broker_id, key, leader)
         for (broker_id, _), partition in partitions.items():
             if not partition.is_leader:
                 self._check_follower(partition, broker_id)
@@ -287,6 +291,8 @@ class ClusterChecker:
             self.lacking.pop(replicated, None)
             return
         self._history.note(self._loop.time(), "state", replicated.topic_partition, after)
+        if after.is_recovering:
+            self._told.add(replicated)
         joined = set(after.isr) - set(after.isr if before is None else before.isr)
         self.lacking.get(replicated, set()).intersection_update(set(after.isr) - joined)
         committed = self._committed.get(replicated)
@@ -325,9 +331,13 @@ class ClusterChecker:
             committed = self._committed.get(replicated, _Committed())
             for broker_id in state.replicas:
                 partition, model = self._checkers[broker_id].partition(key), self._checkers[broker_id].log(key)
-                if partition is None or model is None or replicated in self.lost:
+                if partition is None or model is None:
                     continue
-                if partition.is_leader and partition.leader_epoch == state.leader_epoch:
+                leads = partition.is_leader and partition.leader_epoch == state.leader_epoch
+                if replicated in self.lost:
+                    if leads:
+                        self._check_told(replicated, broker_id, model, committed)
+                elif leads:
                     self._check_leads(replicated, broker_id, model, committed)
                 elif not partition.is_leader:
                     self._check_follower(partition, broker_id)
@@ -342,6 +352,16 @@ class ClusterChecker:
             )
         check_acknowledged(key, self._history.acknowledged.get(key, {}), model)
 
+    def _check_told(self, replicated: Replicated, broker_id: int, model: LogModel, committed: _Committed) -> None:
+        """A leader lacks committed records only after an election that tells so; coordinators wait for theirs."""
+        if committed.end <= model.start or replicated.topic_partition.topic in INTERNAL_TOPICS:
+            return
+        if model.batches.get(committed.end) != committed.batches.get(committed.end) and replicated not in self._told:
+            raise InvariantError(
+                f"{replicated}: leader {broker_id} ends at {model.end} and lacks what is committed, up to "
+                f"{committed.end}, and nothing tells of the loss"
+            )
+
     def check_end(self) -> None:
         """Check that all replicas are in sync and have the same committed records."""
         for replicated, state in self.metadata.all():
@@ -353,11 +373,13 @@ class ClusterChecker:
             if len(set(ends.values())) > 1:
                 raise InvariantError(f"{replicated}: the logs end at {ends}")
 
-    def committed_ends(self) -> dict[TopicPartition, int]:
-        """The greatest high watermark of each partition so far."""
+    def ends(self) -> dict[TopicPartition, int]:
+        """The high watermarks of the present leaders."""
         return {
-            replicated.topic_partition: self._committed.get(replicated, _Committed()).end
-            for replicated, _ in self.metadata.all()
+            replicated.topic_partition: partition.high_watermark
+            for replicated, state in self.metadata.all()
+            if state.leader != NO_BROKER
+            and (partition := self._checkers[state.leader].partition(replicated.topic_partition)) is not None
         }
 
     @property

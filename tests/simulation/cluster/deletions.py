@@ -42,30 +42,33 @@ class TopicRemaker(Producer):
         while not self.is_ending:
             await create_topic(self, TOPIC, 1, {}, self._replication_factor)
             self.restart()
+            losses = self.history.losses
             for _ in range(self.chance.randint(1, 5)):
                 await self.produce(key)
-            await self._read_back(key)
+            await self._read_back(key, losses)
             self.history.forget_topic(TOPIC)
             await delete_topic(self, TOPIC)
             self.forget_leaders()
             await asyncio.sleep(self.chance.uniform(0, 2))
 
-    async def _read_back(self, key: TopicPartition) -> None:
+    async def _read_back(self, key: TopicPartition, losses: int) -> None:
         """Read until every acknowledged record was seen: the log begins with them, and has no others."""
         known = self.history.acknowledged.get(key, {})
-        while len(seen := self.history.seen.get(key, {})) < len(known):
+        while losses == self.history.losses and len(seen := self.history.seen.get(key, {})) < len(known):
             try:
-                await self._read(key, known, max(seen, default=-1) + 1)
+                await self._read(key, known, max(seen, default=-1) + 1, losses)
             except ConnectionError:
                 self.forget_leaders()
             await asyncio.sleep(self.chance.uniform(*RETRY_S))
         self.note("reread", len(known))
 
-    async def _read(self, key: TopicPartition, known: dict[int, bytes], offset: int) -> None:
+    async def _read(self, key: TopicPartition, known: dict[int, bytes], offset: int, losses: int) -> None:
         request = fetch_request(
             _FETCH, [FetchPosition(*key, offset, 10_000)], wait_ms=100, bytes_min=1, bytes_max=10_000
         )
         [fetched] = await self.ask(request, await self.leader(key))
+        if losses != self.history.losses:
+            return
         if fetched.error_code:
             self.note("reading", fetched.error_code)
             self.forget_leaders()

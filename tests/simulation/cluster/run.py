@@ -38,6 +38,8 @@ TIMEOUT_MS = 5_000
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
 LOSSY_PARTITIONS = [TopicPartition(LOSSY_TOPIC, index) for index in range(2)]
 PRODUCERS, CONSUMERS, MEMBERS = 3, 2, 2
+#: Weight of power losses in runs beyond what replication survives, of all other kinds together: len(CLUSTER_KINDS).
+POWER_LOSSES_BEYOND = 12
 #: Ratio of runs in which records are synced before they are acknowledged.
 FLUSH_RATIO = 0.3
 
@@ -96,7 +98,7 @@ class _ClusterRun:
         async with asyncio.timeout(SETTLE_S):
             for task in clients:
                 await until(task, running)
-            ends = {key: end for key, end in checker.committed_ends().items() if key in PARTITIONS}
+            ends = {key: end for key, end in checker.ends().items() if key in PARTITIONS}
             await until(asyncio.create_task(consumers[0].read_to_end(ends)), running)
         checker.check_all()
         checker.check_end()
@@ -158,7 +160,8 @@ def run_cluster(
     chance = random.Random(seed)
     may_lose = beyond or chance.random() >= FLUSH_RATIO
     loop = VirtualLoop(random.Random(chance.random()))
-    drawn = draw_faults(random.Random(chance.random()), duration_s, list(CLUSTER_KINDS))
+    kinds = [*CLUSTER_KINDS, *(["power_loss"] * POWER_LOSSES_BEYOND if beyond else [])]
+    drawn = draw_faults(random.Random(chance.random()), duration_s, kinds)
     faults = drawn if faults is None else faults
     history = History(may_lose)
     history.lossy_topics.add(LOSSY_TOPIC)
