@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
-from headwater.process_list import remove_process_list, write_process_list
-from headwater.services import (
-    NO_PORT,
-    NodeStartError,
-    child_command,
-    join_address,
-    reachable_host,
-    report_to_stderr,
-    restart_policy,
-)
+from headwater.folder_lock import FolderInUseError, lock_folder
+from headwater.process_list import remove_process_list
+from headwater.services import NO_PORT, LocalProcesses, NodeStartError, child_command, join_address, metrics_url_of
 from headwater.settings import Settings
-from headwater.supervisor import Child, ChildError
+from headwater.supervisor import ChildError
 from headwater.zookeeper_server import server_logins
 
 #: More processes than a machine for a trial has use for.
@@ -122,7 +115,7 @@ def _prepare_folder(data_dir: str, brokers: int) -> None:
         raise ClusterFolderError(f"{data_dir}: {error.strerror}; check the path and its permissions") from None
 
 
-class LocalCluster:
+class LocalCluster(LocalProcesses):
     """A cluster on this machine: `start` blocks until all processes are ready, `stop` ends them.
 
     A process that dies is restarted on its previous ports, however often: the others serve on meanwhile.
@@ -148,15 +141,12 @@ class LocalCluster:
             metrics_port: The same of the brokers' metrics; NO_PORT disables them.
             own_properties: Those of the user's `broker_config`, which replace the defaults of a cluster.
         """
-        self._data_dir = data_dir
+        super().__init__(data_dir, settings, report)
         self._count = brokers
-        self._settings = settings or Settings()
-        self._report = report or report_to_stderr
-        self._over = threading.Event()
+        self._lock: int | None = None
         self._zookeeper_address = ""
         #: Another one at each start: only the brokers, which are started anew, have a use for it.
         self._password = secrets.token_hex(PASSWORD_BYTES)
-        policy = dataclasses.replace(restart_policy(self._settings), attempts_max=None)
         self._properties = {**cluster_defaults(brokers), **(own_properties or {})}
 
         def zookeeper_command(known: Mapping[str, Any] | None) -> list[str]:
@@ -174,27 +164,12 @@ class LocalCluster:
                 command += ["--set", f"prometheus.port={metrics}", "--set", f"prometheus.host={host}"]
             return command
 
-        def api_command(known: Mapping[str, Any] | None) -> list[str]:
-            port = http_port if known is None else int(known["port"])
-            return child_command("api", "--http-port", str(port), "--host", host)
-
-        def child(name: str, command: Callable[[Mapping[str, Any] | None], list[str]]) -> Child:
-            return Child(
-                name,
-                command,
-                policy,
-                start_timeout_ms=self._settings.start_timeout_ms,
-                stop_timeout_ms=self._settings.stop_timeout_ms,
-                report=self._report,
-                on_ready=lambda: write_process_list(data_dir, self._children),
-            )
-
-        self._zookeeper = child("ZooKeeper", zookeeper_command)
+        self._zookeeper = self._add("zookeeper", "ZooKeeper", zookeeper_command)
         self._brokers = {
-            node_id: child(f"broker {node_id}", lambda known, node_id=node_id: broker_command(node_id, known))  # type: ignore[misc]
+            node_id: self._add(f"broker-{node_id}", f"broker {node_id}", partial(broker_command, node_id))
             for node_id in range(1, brokers + 1)
         }
-        self._api = child("the REST API", api_command)
+        self._api = self._add_api(http_port, host)
 
     def start(self) -> None:
         """Start all processes and wait until all are ready.
@@ -203,8 +178,15 @@ class LocalCluster:
             NodeStartError: A port is in use, the folder is for another number of brokers, ...; no process remains.
         """
         _prepare_folder(self._data_dir, self._count)
-        self._write_secret(JAAS_FILE, server_logins(USERNAME, self._password))
         try:
+            # Before anything is written: the processes of a running cluster need its login.
+            self._lock = lock_folder(self._data_dir)
+        except FolderInUseError as error:
+            raise ClusterFolderError(str(error)) from None
+        except OSError as error:
+            raise ClusterFolderError(f"{self._data_dir}: {error.strerror}; check the path") from None
+        try:
+            self._write_secret(JAAS_FILE, server_logins(USERNAME, self._password))
             self._zookeeper.start()
             self._api.start()
             found = self._zookeeper.wait_ready(self._over.set)
@@ -250,15 +232,6 @@ class LocalCluster:
         except OSError as error:
             raise ClusterFolderError(f"{path}: {error.strerror}; check the path and its permissions") from None
 
-    def wait(self) -> bool:
-        """Block until `end_wait` is called; no process is given up."""
-        self._over.wait()
-        return True
-
-    def end_wait(self) -> None:
-        """Make `wait` return; may be called from a signal handler."""
-        self._over.set()
-
     def stop(self) -> None:
         """Stop all processes cleanly: the API, the brokers, at last ZooKeeper. May be called twice."""
         children = [self._api, *self._brokers.values(), self._zookeeper]
@@ -272,6 +245,9 @@ class LocalCluster:
             thread.join()
         self._zookeeper.stop()
         remove_process_list(self._data_dir)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -279,41 +255,9 @@ class LocalCluster:
         return ",".join(self._address(broker) for broker in self._brokers.values())
 
     @property
-    def http_url(self) -> str:
-        """URL of the REST API."""
-        return f"http://{self._address(self._api)}"
-
-    @property
     def metrics_url(self) -> str | None:
         """URLs of the brokers' metrics for Prometheus, separated by commas; None if disabled."""
-        found = [broker.addresses for broker in self._brokers.values() if broker.addresses is not None]
-        urls = [
-            f"http://{join_address(reachable_host(str(each['host'])), int(each['metrics_port']))}/metrics"
-            for each in found
-            if "metrics_port" in each
-        ]
-        return ",".join(urls) or None
-
-    @property
-    def zookeeper_address(self) -> str:
-        """Address of ZooKeeper."""
-        return self._zookeeper_address
-
-    @property
-    def pids(self) -> dict[str, int | None]:
-        """Process ids by process name: `zookeeper`, `broker-1` and so on, `api`."""
-        return {name: child.pid for name, child in self._children.items()}
-
-    @property
-    def _children(self) -> dict[str, Child]:
-        brokers = {f"broker-{node_id}": broker for node_id, broker in self._brokers.items()}
-        return {"zookeeper": self._zookeeper, **brokers, "api": self._api}
-
-    @staticmethod
-    def _address(child: Child) -> str:
-        if child.addresses is None:
-            raise RuntimeError("the cluster is not started")
-        return join_address(reachable_host(str(child.addresses["host"])), int(child.addresses["port"]))
+        return ",".join(filter(None, map(metrics_url_of, self._brokers.values()))) or None
 
 
 def _following(first_port: int, node_id: int) -> int:

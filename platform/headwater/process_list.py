@@ -30,17 +30,22 @@ def write_process_list(data_dir: str, children: Mapping[str, Child]) -> None:
 
 
 def remove_process_list(data_dir: str) -> None:
-    """Remove the list at a stop."""
-    with contextlib.suppress(OSError):
-        os.remove(os.path.join(data_dir, PROCESS_LIST))
+    """Remove the list at a stop, unless it is that of another supervisor, which has the folder."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        if _read(data_dir)["supervisor"] == os.getpid():
+            os.remove(os.path.join(data_dir, PROCESS_LIST))
 
 
 def read_process_list(data_dir: str) -> dict[str, dict[str, Any]]:
     """Return the processes by name, each with `pid`, `host` and `port`; empty if their supervisor does not run."""
     try:
-        with open(os.path.join(data_dir, PROCESS_LIST), encoding="utf-8") as file:
-            found = json.loads(file.read(LIST_BYTES_MAX))
+        found = _read(data_dir)
         os.kill(int(found["supervisor"]), 0)
         return {str(name): dict(each) for name, each in found["processes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def _read(data_dir: str) -> Any:
+    with open(os.path.join(data_dir, PROCESS_LIST), encoding="utf-8") as file:
+        return json.loads(file.read(LIST_BYTES_MAX))

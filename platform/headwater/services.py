@@ -6,7 +6,6 @@ receives the broker's address as soon as the broker reports one; meanwhile it im
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -49,23 +48,100 @@ def child_command(verb: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "headwater", verb, *arguments]
 
 
-def restart_policy(settings: Settings) -> RestartPolicy:
-    """Return the restarts of a broker, as the settings define them."""
-    return RestartPolicy(
-        attempts_max=settings.restart_attempts_max,
-        backoff_ms=settings.restart_backoff_ms,
-        backoff_max_ms=settings.restart_backoff_max_ms,
-        healthy_after_ms=settings.restart_healthy_after_ms,
-    )
-
-
 def report_to_stderr(line: str) -> None:
     """Print a line about a process for the user."""
     sys.stderr.write(f"headwater: {line}\n")
     sys.stderr.flush()
 
 
-class LocalNode:
+class LocalProcesses:
+    """The processes of a node on this machine, of which the REST API is one; a process that dies is restarted."""
+
+    def __init__(self, data_dir: str, settings: Settings | None, report: Callable[[str], None] | None) -> None:
+        """`report` receives one line whenever a process is restarted or given up; the default prints to stderr."""
+        self._data_dir = data_dir
+        self._settings = settings or Settings()
+        self._report = report or report_to_stderr
+        self._over = threading.Event()
+        self._gave_up = False
+        #: By process name, in the order of the start.
+        self._children: dict[str, Child] = {}
+
+    def wait(self) -> bool:
+        """Block until `end_wait` is called (True) or a process was given up (False)."""
+        self._over.wait()
+        return not self._gave_up
+
+    def end_wait(self) -> None:
+        """Make `wait` return; may be called from a signal handler."""
+        self._over.set()
+
+    @property
+    def http_url(self) -> str:
+        """URL of the REST API."""
+        return f"http://{self._address(self._children['api'])}"
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        """Process ids by process name, such as `broker` and `api`."""
+        return {name: child.pid for name, child in self._children.items()}
+
+    def _add(
+        self,
+        key: str,
+        name: str,
+        command: Callable[[Mapping[str, Any] | None], list[str]],
+        *,
+        attempts_max: int | None = None,
+    ) -> Child:
+        """Add a process, restarted `attempts_max` times in a row, without it however often."""
+        settings = self._settings
+        policy = RestartPolicy(
+            attempts_max=attempts_max,
+            backoff_ms=settings.restart_backoff_ms,
+            backoff_max_ms=settings.restart_backoff_max_ms,
+            healthy_after_ms=settings.restart_healthy_after_ms,
+        )
+        child = self._children[key] = Child(
+            name,
+            command,
+            policy,
+            start_timeout_ms=settings.start_timeout_ms,
+            stop_timeout_ms=settings.stop_timeout_ms,
+            report=self._report,
+            on_ready=lambda: write_process_list(self._data_dir, self._children),
+        )
+        return child
+
+    def _add_api(self, http_port: int, host: str) -> Child:
+        """Add the REST API. Clients need brokers alone: whatever ends it, however often, leaves them alone."""
+
+        def command(known: Mapping[str, Any] | None) -> list[str]:
+            port = http_port if known is None else int(known["port"])
+            return child_command("api", "--http-port", str(port), "--host", host)
+
+        return self._add("api", "the REST API", command)
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._over.set()
+
+    @staticmethod
+    def _address(child: Child) -> str:
+        if child.addresses is None:
+            raise RuntimeError("the node is not started")
+        return join_address(reachable_host(str(child.addresses["host"])), int(child.addresses["port"]))
+
+
+def metrics_url_of(broker: Child) -> str | None:
+    """URL of a broker's metrics for Prometheus; None if disabled."""
+    addresses = broker.addresses
+    if not addresses or "metrics_port" not in addresses:
+        return None
+    return f"http://{join_address(reachable_host(str(addresses['host'])), int(addresses['metrics_port']))}/metrics"
+
+
+class LocalNode(LocalProcesses):
     """A node on this machine: `start` blocks until both processes are ready, `stop` ends both.
 
     >>> node = LocalNode("data", kafka_port=0, http_port=0)
@@ -91,16 +167,10 @@ class LocalNode:
     ) -> None:
         """Prepare a node with its logs in `data_dir`; port 0 selects a free port, NO_PORT disables metrics.
 
-        `report` receives one line whenever a process is restarted or given up; the default prints to stderr.
         `own_listeners` keeps the listeners of the broker's properties (`broker_config`) instead of `host` and
         `kafka_port`.
         """
-        self._data_dir = data_dir
-        self._settings = settings or Settings()
-        self._report = report or report_to_stderr
-        self._over = threading.Event()
-        self._gave_up = False
-        broker_policy = restart_policy(self._settings)
+        super().__init__(data_dir, settings, report)
 
         def broker_command(known: Mapping[str, Any] | None) -> list[str]:
             port = kafka_port if known is None else int(known["port"])
@@ -112,14 +182,10 @@ class LocalNode:
                 command += ["--set", f"prometheus.port={port}", "--set", f"prometheus.host={host}"]
             return command
 
-        def api_command(known: Mapping[str, Any] | None) -> list[str]:
-            port = http_port if known is None else int(known["port"])
-            return child_command("api", "--http-port", str(port), "--host", host)
-
-        # Producers and consumers need the broker alone: whatever ends the REST API, however often, leaves them alone.
-        api_policy = dataclasses.replace(broker_policy, attempts_max=None)
-        self._broker = self._child("the broker", broker_command, broker_policy)
-        self._api = self._child("the REST API", api_command, api_policy)
+        self._broker = self._add(
+            "broker", "the broker", broker_command, attempts_max=self._settings.restart_attempts_max
+        )
+        self._api = self._add_api(http_port, host)
 
     def start(self) -> None:
         """Start both processes and wait until both are ready.
@@ -147,15 +213,6 @@ class LocalNode:
             self.stop()
             raise
 
-    def wait(self) -> bool:
-        """Block until `end_wait` is called (True) or a process was given up (False)."""
-        self._over.wait()
-        return not self._gave_up
-
-    def end_wait(self) -> None:
-        """Make `wait` return; may be called from a signal handler."""
-        self._over.set()
-
     def stop(self) -> None:
         """Stop both processes cleanly, the API first. May be called twice."""
         self._api.expect_end()
@@ -170,42 +227,6 @@ class LocalNode:
         return self._address(self._broker)
 
     @property
-    def http_url(self) -> str:
-        """URL of the REST API."""
-        return f"http://{self._address(self._api)}"
-
-    @property
     def metrics_url(self) -> str | None:
         """URL of the broker's metrics for Prometheus; None if disabled."""
-        addresses = self._broker.addresses
-        if not addresses or "metrics_port" not in addresses:
-            return None
-        return f"http://{join_address(reachable_host(str(addresses['host'])), int(addresses['metrics_port']))}/metrics"
-
-    @property
-    def pids(self) -> dict[str, int | None]:
-        """Process ids by process name: `broker` and `api`."""
-        return {"broker": self._broker.pid, "api": self._api.pid}
-
-    def _child(
-        self, name: str, command: Callable[[Mapping[str, Any] | None], list[str]], policy: RestartPolicy
-    ) -> Child:
-        return Child(
-            name,
-            command,
-            policy,
-            start_timeout_ms=self._settings.start_timeout_ms,
-            stop_timeout_ms=self._settings.stop_timeout_ms,
-            report=self._report,
-            on_ready=lambda: write_process_list(self._data_dir, {"broker": self._broker, "api": self._api}),
-        )
-
-    def _give_up(self) -> None:
-        self._gave_up = True
-        self._over.set()
-
-    @staticmethod
-    def _address(child: Child) -> str:
-        if child.addresses is None:
-            raise RuntimeError("the node is not started")
-        return join_address(reachable_host(str(child.addresses["host"])), int(child.addresses["port"]))
+        return metrics_url_of(self._broker)

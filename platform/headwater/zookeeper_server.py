@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from headwater.folder_lock import FolderInUseError, lock_folder
 from headwater.java_runtime import find_java
 
 #: A session is 2 to 20 ticks: brokers of one machine notice a death within seconds.
@@ -126,12 +127,14 @@ class ZooKeeperProcess:
     def __init__(self, place: ZooKeeperPlace) -> None:
         self.place = place
         self._process: subprocess.Popen[bytes] | None = None
+        #: Held until this process ends.
+        self._lock = -1
 
     def start(self) -> None:
         """Write the configuration and start the server; it may not answer yet.
 
         Raises:
-            ZooKeeperError: Java, the jars or the folder are missing.
+            ZooKeeperError: Java, the jars or the folder are missing, or another server uses the folder.
         """
         folder = self.place.folder
         java = find_java()
@@ -140,6 +143,8 @@ class ZooKeeperProcess:
         command = java_command(java, spark_jars(), os.path.join(folder, "zoo.cfg"), self.place.jaas)
         try:
             os.makedirs(os.path.join(folder, "data"), mode=0o700, exist_ok=True)
+            # ZooKeeper locks nothing: two servers would write the same files. The server holds the lock, too.
+            lock = self._lock = lock_folder(folder)
             with open(os.path.join(folder, "zoo.cfg"), "w", encoding="utf-8") as file:
                 file.write(self.place.configuration())
             self._process = subprocess.Popen(
@@ -147,8 +152,11 @@ class ZooKeeperProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops the brokers first
+                pass_fds=(lock,),
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 (this process has one thread until it is ready)
             )
+        except FolderInUseError as error:
+            raise ZooKeeperError(str(error)) from None
         except OSError as error:
             raise ZooKeeperError(f"{folder}: {error.strerror}; check the path and its permissions") from None
 

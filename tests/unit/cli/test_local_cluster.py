@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from headwater.folder_lock import lock_folder
 from headwater.local_cluster import LAYOUT_FILE, ClusterFolderError, LocalCluster, check_folder, stored_brokers
-from headwater.process_list import PROCESS_LIST, read_process_list
+from headwater.process_list import PROCESS_LIST, read_process_list, remove_process_list
 from headwater.services import NodeStartError
-from headwater.zookeeper_server import ZooKeeperError, java_command
+from headwater.zookeeper_server import ZooKeeperError, ZooKeeperPlace, ZooKeeperProcess, java_command
 
 
 def test_an_empty_folder_is_for_any_number_of_brokers(tmp_path: Path) -> None:
@@ -58,6 +59,33 @@ def test_a_list_of_processes_whose_supervisor_is_gone_is_empty(tmp_path: Path) -
         assert read_process_list(str(tmp_path)) == {}
     (tmp_path / PROCESS_LIST).write_text(f'{{"supervisor": {os.getpid()}, "processes": {processes}}}')
     assert read_process_list(str(tmp_path))["broker-1"]["pid"] == 5
+
+
+def test_only_its_own_supervisor_removes_a_list(tmp_path: Path) -> None:
+    for supervisor, stays in ((1, True), (os.getpid(), False)):
+        (tmp_path / PROCESS_LIST).write_text(f'{{"supervisor": {supervisor}, "processes": {{}}}}')
+        remove_process_list(str(tmp_path))
+        assert (tmp_path / PROCESS_LIST).exists() == stays
+
+
+def test_the_folder_of_a_running_cluster_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / LAYOUT_FILE).write_text("brokers=3\n")
+    lock = lock_folder(str(tmp_path))
+    try:
+        with pytest.raises(NodeStartError, match="is in use by another process"):
+            LocalCluster(str(tmp_path), 3).start()
+    finally:
+        os.close(lock)
+    assert sorted(os.listdir(tmp_path)) == [".lock", LAYOUT_FILE]
+
+
+def test_two_servers_never_share_the_files_of_a_zookeeper(tmp_path: Path) -> None:
+    lock = lock_folder(str(tmp_path))
+    try:
+        with pytest.raises(ZooKeeperError, match="is in use by another process"):
+            ZooKeeperProcess(ZooKeeperPlace(str(tmp_path), "127.0.0.1", 2181)).start()
+    finally:
+        os.close(lock)
 
 
 def test_jars_without_zookeeper_are_told(tmp_path: Path) -> None:
