@@ -124,19 +124,11 @@ class Broker:
             await parts.controller.register_broker(
                 config.node_id, inside.host, inside.port, config.broker_rack, self.advertised
             )
-            await self._start_coordinators(parts)
         else:
-            membership = parts.cluster.make_membership(
-                config, self._machine, parts.log_manager, parts.listeners, self._closing, self._fail
-            )
-            await membership.join()
-            parts.cluster.begin_replication()
-            await self._start_coordinators(parts)
-            # The first steps of a stop: while others take over, this broker still answers.
-            self._closing.push_async_callback(membership.leave)
-            self._closing.push_async_callback(parts.cluster.shut_down)
-
-    async def _start_coordinators(self, parts: BrokerParts) -> None:
+            await parts.cluster.join(parts.log_manager, parts.listeners, self._fail)
         for coordinator in (parts.services.groups, parts.services.transactions):
             await coordinator.start()
             self._closing.push_async_callback(coordinator.stop)
+        if parts.cluster is not None:
+            # The first step of a stop: while others take over, this broker still answers.
+            self._closing.push_async_callback(parts.cluster.leave)

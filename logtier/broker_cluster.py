@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Final
 
 from headwater.logtier.cluster.controlled_shutdown import shut_down_in_control
 from headwater.logtier.cluster.forwarding import Forwarding
@@ -12,8 +10,10 @@ from headwater.logtier.cluster.membership import ClusterMembership
 from headwater.logtier.cluster.peer_connections import PeerConnections
 from headwater.logtier.cluster.remote_changes import RemoteChanges
 from headwater.logtier.config import BrokerConfig
+from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.registration import BrokerAddresses
+from headwater.logtier.handlers.context import Services
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.machine import Machine
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
@@ -21,137 +21,130 @@ from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.paths import BrokerProcess
 from headwater.logtier.network.listeners import Listeners
 from headwater.logtier.replication.fetching.replica_fetchers import ReplicaFetchers
+from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from headwater.logtier.replication.replica_manager import ReplicaManager
-from headwater.logtier.runtime.clock import Clock
-
-NO_BROKER_EPOCH: Final = -1
 
 
-@dataclass(slots=True)
 class ClusterParts:
-    """The parts of a broker in a cluster (`zookeeper.connect`)."""
+    """The parts of a broker in a cluster (`zookeeper.connect`), created one by one by the stages of its start.
 
-    broker_id: int
-    clock: Clock
-    store: OrderedMetadataStore
-    follower: MetadataFollower
-    controller: Controller
-    connections: PeerConnections
-    #: Set once, by `make_membership`.
-    membership: ClusterMembership | None = None
-    #: Set once, when the replicas are open.
-    fetchers: ReplicaFetchers | None = None
+    Each method registers what closes its part, so that parts close in reverse order.
+    """
 
-    def broker_epoch(self) -> int:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        machine: Machine,
+        store: OrderedMetadataStore,
+        follower: MetadataFollower,
+        controller: Controller,
+        closing: AsyncExitStack,
+    ) -> None:
+        """Prepare the connections to other brokers, which follow the metadata from now on; ConfigError."""
+        self._config = config
+        self._machine = machine
+        self._follower = follower
+        self._controller = controller
+        self._closing = closing
+        self._membership: ClusterMembership | None = None
+        self._fetchers: ReplicaFetchers | None = None
+        self.store = store
+        self._connections = PeerConnections(
+            config, follower.cache, machine.outgoing, machine.clock, machine.prng.random, machine.random_bytes
+        )
+        closing.push_async_callback(self._connections.aclose)
+
+    def _broker_epoch(self) -> int:
         """Return the epoch of this process's last registration, -1 before the first.
 
         The image may still have that of the process before, for which this one must not speak (KIP-903).
         """
-        return NO_BROKER_EPOCH if self.membership is None else self.membership.broker_epoch
+        return UNKNOWN_BROKER_EPOCH if self._membership is None else self._membership.broker_epoch
 
-    async def shut_down(self) -> None:
-        """Let other brokers lead this broker's partitions, as far as they can; while it serves."""
-        connections = self.connections
-        await shut_down_in_control(
-            self.broker_id,
-            connections.channel_beside(),
-            self.clock,
-            self.broker_epoch,
-            lambda: self.store.end_offset,
+    # -- the stages of the start
+
+    def open_proposals(self) -> IsrProposals:
+        """Prepare the proposals of ISRs; `decided` is to be set before the first one."""
+        proposals = IsrProposals(
+            self._config.node_id,
+            self._connections.channel(),
+            self._follower.cache,
+            self._machine.clock,
+            self._broker_epoch,
+        )
+        self._closing.push_async_callback(proposals.aclose)
+        return proposals
+
+    def open_fetchers(self, replica_manager: ReplicaManager) -> None:
+        """Prepare the fetches of followers, which `join` starts. The replica manager follows the metadata already."""
+        metadata = self._follower.cache
+        fetchers = self._fetchers = ReplicaFetchers(
+            self._config.node_id,
+            self._connections.peers,
+            replica_manager,
+            metadata,
+            self._machine.clock,
+            self._broker_epoch,
+            lambda: metadata.config,
+        )
+        metadata.subscribe(fetchers.metadata_changed)
+        self._closing.push_async_callback(fetchers.aclose)
+
+    def open_remote_changes(self) -> RemoteChanges:
+        """Prepare what this broker asks of the controller for itself."""
+        return RemoteChanges(self._config.node_id, self._connections.channel(), self._follower, self._broker_epoch)
+
+    def serve_brokers(self, services: Services) -> None:
+        """Serve the requests of other brokers, and forward those of clients that the controller executes."""
+        services.inter_broker_listener = inter_broker_listener(self._config).name
+        services.forwarding = Forwarding(
+            self._config.node_id,
+            self._connections.peers,
+            self._follower.cache,
+            self._machine.clock,
+            self._machine.prng.random,
         )
 
-    def begin_replication(self) -> None:
-        """Follow the leaders of the image: only now is this process registered, under an epoch of its own."""
-        assert self.fetchers is not None
-        self.fetchers.start()
+    async def join(self, log_manager: LogManager, listeners: Listeners, on_failure: Callable[[str], None]) -> None:
+        """Register this broker, with its locked folders and the addresses of its open listeners; then replicate.
 
-    def make_membership(
-        self,
-        config: BrokerConfig,
-        machine: Machine,
-        log_manager: LogManager,
-        listeners: Listeners,
-        closing: AsyncExitStack,
-        on_failure: Callable[[str], None],
-    ) -> ClusterMembership:
-        """Prepare the registration of this broker, with its locked folders and the addresses of its open listeners."""
+        Raises:
+            BrokerIdInUseError: Another broker has the id.
+            MetadataStoreError: The store is not available.
+        """
         inside = listeners.inside
-        process = BrokerProcess(log_manager.online_directory_ids, machine.boot_id(), log_manager.previous_broker_epoch)
-        membership = self.membership = ClusterMembership(
-            config,
+        process = BrokerProcess(
+            log_manager.online_directory_ids, self._machine.boot_id(), log_manager.previous_broker_epoch
+        )
+        membership = self._membership = ClusterMembership(
+            self._config,
             self.store,
-            self.follower,
-            self.controller,
-            BrokerAddresses(inside.host, inside.port, config.broker_rack, listeners.advertised),
+            self._follower,
+            self._controller,
+            BrokerAddresses(inside.host, inside.port, self._config.broker_rack, listeners.advertised),
             process,
             on_failure,
         )
         log_manager.broker_epoch = lambda: membership.epoch_at_close
         log_manager.on_failed_directory = lambda: membership.folder_failed(log_manager.online_directory_ids)
         # Also if the start fails from now on.
-        closing.push_async_callback(membership.leave)
-        return membership
+        self._closing.push_async_callback(membership.leave)
+        await membership.join()
+        assert self._fetchers is not None
+        # Only now is this process registered, under an epoch of its own.
+        self._fetchers.start()
 
+    async def leave(self) -> None:
+        """Let other brokers lead this broker's partitions, as far as they can, then leave the cluster.
 
-def open_cluster(
-    config: BrokerConfig,
-    machine: Machine,
-    store: OrderedMetadataStore,
-    follower: MetadataFollower,
-    controller: Controller,
-    closing: AsyncExitStack,
-) -> ClusterParts:
-    """Prepare the connections to other brokers, which follow the metadata from now on; ConfigError."""
-    connections = PeerConnections(
-        config, follower.cache, machine.outgoing, machine.clock, machine.prng.random, machine.random_bytes
-    )
-    closing.push_async_callback(connections.aclose)
-    return ClusterParts(config.node_id, machine.clock, store, follower, controller, connections)
-
-
-def open_proposals(
-    config: BrokerConfig, machine: Machine, cluster: ClusterParts, closing: AsyncExitStack
-) -> IsrProposals:
-    """Prepare the proposals of ISRs; `decided` is to be set before the first one."""
-    proposals = IsrProposals(
-        config.node_id, cluster.connections.channel, cluster.follower.cache, machine.clock, cluster.broker_epoch
-    )
-    closing.push_async_callback(proposals.aclose)
-    return proposals
-
-
-def open_fetchers(
-    config: BrokerConfig,
-    machine: Machine,
-    cluster: ClusterParts,
-    replica_manager: ReplicaManager,
-    closing: AsyncExitStack,
-) -> ReplicaFetchers:
-    """Prepare the fetches of followers, which `begin_replication` starts."""
-    metadata = cluster.follower.cache
-    fetchers = ReplicaFetchers(
-        config.node_id,
-        cluster.connections.peers,
-        replica_manager,
-        metadata,
-        machine.clock,
-        cluster.broker_epoch,
-        lambda: metadata.config,
-    )
-    metadata.subscribe(fetchers.metadata_changed)
-    closing.push_async_callback(fetchers.aclose)
-    return fetchers
-
-
-def open_remote_changes(config: BrokerConfig, cluster: ClusterParts) -> RemoteChanges:
-    """Prepare what this broker asks of the controller for itself."""
-    # Apart from the proposals of ISRs, which wait without a limit.
-    channel = cluster.connections.channel_beside()
-    return RemoteChanges(config.node_id, channel, cluster.follower, cluster.broker_epoch)
-
-
-def open_forwarding(config: BrokerConfig, machine: Machine, cluster: ClusterParts) -> Forwarding:
-    """Prepare the forwarding of requests to the controller."""
-    return Forwarding(
-        config.node_id, cluster.connections.peers, cluster.follower.cache, machine.clock, machine.prng.random
-    )
+        To be called while this broker serves.
+        """
+        assert self._membership is not None
+        await shut_down_in_control(
+            self._config.node_id,
+            self._connections.channel(),
+            self._machine.clock,
+            self._broker_epoch,
+            lambda: self.store.end_offset,
+        )
+        await self._membership.leave()

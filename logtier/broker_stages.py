@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headwater.logtier.config import BrokerConfig, ConfigError
-from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.controller.bootstrap import bootstrap
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.metadata_changes import MetadataChanges
@@ -42,8 +41,6 @@ from headwater.logtier.transaction.coordinator import TransactionCoordinator
 
 if TYPE_CHECKING:
     from headwater.logtier.broker_cluster import ClusterParts
-    from headwater.logtier.cluster.isr_proposals import IsrProposals
-    from headwater.logtier.cluster.remote_changes import RemoteChanges
 
 OnFailure = Callable[[str], None]
 """Called with the reason when the broker must be stopped."""
@@ -101,7 +98,7 @@ async def open_parts(
     closing.callback(read_ahead.close)
     replica_manager = _open_replicas(config, machine, metadata, log_manager, read_ahead, cluster, closing)
     cleaner = _start_cleaner(machine, metadata, log_manager, replica_manager, closing)
-    remote = None if cluster is None else _open_remote_changes(config, cluster)
+    remote = None if cluster is None else cluster.open_remote_changes()
     changes: MetadataChanges = controller if remote is None else remote
     groups = GroupCoordinator(config, machine.clock, machine.prng, replica_manager, changes, metadata)
     transactions = TransactionCoordinator(
@@ -118,7 +115,7 @@ async def open_parts(
     )
     if cluster is not None:
         services.remote_changes = remote
-        _serve_brokers(config, machine, cluster, services)
+        cluster.serve_brokers(services)
     listeners = _open_listeners(config, machine, services, closing)
     return BrokerParts(metadata, controller, cluster, log_manager, replica_manager, cleaner, services, listeners)
 
@@ -147,9 +144,9 @@ def _open_cluster(
 ) -> "ClusterParts":
     """Prepare the connections to other brokers, which follow the metadata from now on."""
     # Only here: a single node has no use for what it imports, 1.4 MiB.
-    from headwater.logtier.broker_cluster import open_cluster
+    from headwater.logtier.broker_cluster import ClusterParts
 
-    return open_cluster(config, machine, opened.store, opened.follower, opened.controller, closing)
+    return ClusterParts(config, machine, opened.store, opened.follower, opened.controller, closing)
 
 
 def _open_logs(
@@ -184,7 +181,7 @@ def _open_replicas(
 ) -> ReplicaManager:
     """Take over the logs of the image, and follow its changes."""
     call_later = asyncio.get_running_loop().call_later
-    proposals = None if cluster is None else _open_proposals(config, machine, cluster, closing)
+    proposals = None if cluster is None else cluster.open_proposals()
     replica_manager = ReplicaManager(
         config.node_id,
         metadata.topic_config,
@@ -205,42 +202,8 @@ def _open_replicas(
     metadata.prepare_with(replica_manager.prepare)
     metadata.subscribe(replica_manager.apply)
     if cluster is not None:
-        _open_fetchers(config, machine, cluster, replica_manager, closing)
+        cluster.open_fetchers(replica_manager)
     return replica_manager
-
-
-def _open_proposals(
-    config: BrokerConfig, machine: Machine, cluster: "ClusterParts", closing: AsyncExitStack
-) -> "IsrProposals":
-    from headwater.logtier.broker_cluster import open_proposals
-
-    return open_proposals(config, machine, cluster, closing)
-
-
-def _open_fetchers(
-    config: BrokerConfig,
-    machine: Machine,
-    cluster: "ClusterParts",
-    replica_manager: ReplicaManager,
-    closing: AsyncExitStack,
-) -> None:
-    from headwater.logtier.broker_cluster import open_fetchers
-
-    cluster.fetchers = open_fetchers(config, machine, cluster, replica_manager, closing)
-
-
-def _open_remote_changes(config: BrokerConfig, cluster: "ClusterParts") -> "RemoteChanges":
-    from headwater.logtier.broker_cluster import open_remote_changes
-
-    return open_remote_changes(config, cluster)
-
-
-def _serve_brokers(config: BrokerConfig, machine: Machine, cluster: "ClusterParts", services: Services) -> None:
-    """Serve the requests of other brokers, and forward those of clients that the controller executes."""
-    from headwater.logtier.broker_cluster import open_forwarding
-
-    services.inter_broker_listener = inter_broker_listener(config).name
-    services.forwarding = open_forwarding(config, machine, cluster)
 
 
 def _start_cleaner(

@@ -25,8 +25,8 @@ or its expiry, does the same."""
 class ClusterMembership:
     """The registration of this broker and its candidacy for controller, from `join` to `leave`.
 
-    Invariant: a broker stands for controller only between the two: before, its listeners are not open for the requests
-    of other brokers, and after, they are closed.
+    Invariant: a broker is registered and stands for controller only between the two. Its listeners are bound all the
+    time: requests wait until the broker serves, and are answered until others have taken over.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ As in Kafka, brokers of a cluster have the same configs."""
 
 
 class PeerConnections:
-    """The connections to the other brokers, and the channel to the controller; they follow the metadata.
+    """The connections to the other brokers, and channels to the controller; they follow the metadata.
 
     Invariant: a connection leads to a broker's present address and epoch in this broker's newest image.
     """
@@ -53,12 +53,14 @@ class PeerConnections:
         self._draw = draw
         self._request_timeout_ms = config.controller_socket_timeout_ms
         self._channels: list[ControllerChannel] = []
-        #: Requests to the controller, whichever broker it is.
-        self.channel = self.channel_beside()
         metadata.subscribe(self._metadata_changed)
 
-    def channel_beside(self) -> ControllerChannel:
-        """Return a channel to the controller whose requests do not wait for those of another one."""
+    def channel(self) -> ControllerChannel:
+        """Return another channel to the controller, whichever broker it is.
+
+        The requests of one channel wait for each other, and for those of no other one: proposals of ISRs wait without a
+        limit.
+        """
         channel = ControllerChannel(
             self._controller,
             self.peers.sender(Purpose.CONTROLLER),

@@ -16,15 +16,12 @@ from headwater.logtier.metadata.image import MetadataImage, TopicImage
 from headwater.logtier.metadata.topic_nodes import PartitionImage, change_topic
 from headwater.logtier.protocol.errors import ErrorCode
 
-NO_BROKER_EPOCH = -1
-"""The epoch of an ISR member in a request before version 3: unknown."""
-
 
 class IsrMembers(Candidates, Protocol):
     """What the controller knows of brokers that are to join an ISR."""
 
     def may_join(self, broker_id: int, broker_epoch: int, /) -> bool:
-        """Whether a broker is alive in this epoch (any, if NO_BROKER_EPOCH), neither fenced nor shutting down."""
+        """Whether a broker is alive in this epoch (any, if UNKNOWN_BROKER_EPOCH), neither fenced nor shutting down."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
@@ -27,21 +28,6 @@ AllowsUnclean = Callable[[TopicImage], bool]
 def never_unclean(_: TopicImage) -> bool:
     """The default: only members of the ISR and of the ELR, and the last known leader, are elected."""
     return False
-
-
-class _LiveBrokers:
-    """The brokers that are alive in an image, with one that comes or without one that goes."""
-
-    def __init__(self, image: MetadataImage, *, coming: int = NO_BROKER, going: int = NO_BROKER) -> None:
-        self._image = image
-        self._coming = coming
-        self._going = going
-
-    def is_candidate(self, broker_id: int) -> bool:
-        return broker_id == self._coming or (broker_id != self._going and broker_id in self._image.brokers)
-
-    def has_room(self, broker_id: int) -> bool:  # noqa: ARG002 - a broker with a full log folder does not report it yet
-        return True
 
 
 def plan_registration(
@@ -75,7 +61,7 @@ def plan_registration(
     made_known: Operation = Create(path, data) if known is None else SetData(path, data)
     if known is not None and known.is_alive and known.epoch == registration.epoch:
         return [made_known]  # the same life of the broker: only its addresses have changed
-    brokers = _LiveBrokers(image, coming=broker_id)
+    brokers = LiveBrokers(image, coming=broker_id)
 
     def returned(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if broker_id not in partition.replicas:
@@ -103,7 +89,7 @@ def plan_departure(
     data = paths.encode_known_broker(
         known.host, known.port, known.rack, known.epoch, known.endpoints, is_alive=False, process=known.process
     )
-    brokers = _LiveBrokers(image, going=broker_id)
+    brokers = LiveBrokers(image, going=broker_id)
 
     def left(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if broker_id not in partition.isr and partition.leader != broker_id:
@@ -124,7 +110,7 @@ def plan_unclean_elections(image: MetadataImage, min_isr: MinIsr, allows_unclean
 
     They may take effect one by one. A topic may have allowed it since its last leader died.
     """
-    brokers = _LiveBrokers(image)
+    brokers = LiveBrokers(image)
 
     def led(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if partition.leader != NO_BROKER or topic.is_internal or not allows_unclean(topic):
@@ -163,7 +149,7 @@ def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]
     commits records which the eligible leaders lack (KIP-966). An ELR of a smaller ISR stays, and so does that of a
     partition without a leader, as nothing is committed meanwhile.
     """
-    brokers = _LiveBrokers(image)
+    brokers = LiveBrokers(image)
     operations: list[Operation] = []
     for topic in image.topics.values():
         if not any(each.elr for each in topic.partitions):

@@ -66,8 +66,6 @@ LogT = TypeVar("LogT", bound=PartitionLog)
 
 #: Leader epoch of a client that does not know it (KIP-320).
 NO_LEADER_EPOCH: Final = -1
-#: Kafka's default of replica.lag.time.max.ms: time within which a member of the ISR must reach the leader's end.
-REPLICA_LAG_MS_MAX: Final = 30_000
 
 #: The controller has a newer state than the proposal; after other errors the proposal may have been accepted or not.
 _SUPERSEDED: Final = frozenset(
@@ -123,9 +121,14 @@ class Partition(Generic[LogT]):
         log: LogT,
         *,
         high_watermark: int = 0,
-        lag_ms_max: int = REPLICA_LAG_MS_MAX,
+        lag_ms_max: int,
     ) -> None:
-        """`high_watermark` is the checkpointed one; the log may have lost records above it, and may begin later."""
+        """Create the state of a replica before the first metadata.
+
+        Args:
+            high_watermark: The checkpointed one; the log may have lost records above it, and may begin later.
+            lag_ms_max: Time within which a member of the ISR must reach the leader's end (`replica.lag.time.max.ms`).
+        """
         self.topic_partition = topic_partition
         self.broker_id = broker_id
         self.log = log

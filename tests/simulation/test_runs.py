@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.simulation.faults import KINDS, draw_faults
 from tests.simulation.run import run
-
-ROOT = Path(__file__).resolve().parents[2]
-SHOW_TRACE = "from tests.simulation.run import run; o = run(4, 8.0); print(o.violation, o.steps, o.trace)"
+from tests.simulation.traces import traces_under_hash_seeds
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
@@ -34,15 +28,8 @@ def test_a_broker_rides_out_many_faults(seed: int) -> None:
 
 
 def test_a_seed_has_one_trace_whatever_the_hashes_of_strings() -> None:
-    traces = set()
-    for hash_seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-P", "-c", SHOW_TRACE]
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        traces.add(done.stdout)
-    assert len(traces) == 1
-    assert traces.pop().startswith("None ")
+    [trace] = traces_under_hash_seeds("tests.simulation.run", "run(4, 8.0)")
+    assert trace.startswith("None ")
 
 
 def test_faults_of_every_kind_are_drawn() -> None:

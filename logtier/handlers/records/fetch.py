@@ -28,6 +28,7 @@ from headwater.logtier.replication.fetch_session import (
     FetchSession,
     PartitionKey,
 )
+from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from headwater.logtier.replication.partition_reads import Fetched, FetchingFollower, FetchPartition
 from headwater.logtier.runtime.metrics import TopicTraffic
 from headwater.logtier.runtime.network import Part
@@ -43,7 +44,6 @@ FIRST_VERSION_WITH_ZSTD = 10
 READ_COMMITTED = 1
 #: The replica id of a consumer.
 CONSUMER = -1
-_NO_BROKER_EPOCH = -1
 
 #: First version with the consumer's rack: a client of it may be served by a follower (KIP-392).
 FIRST_VERSION_WITH_RACK = 11
@@ -193,13 +193,13 @@ def _replica_id(request: Any) -> int:
 def _follower(request: Any) -> FetchingFollower:
     """Return the broker of a replica's request; its epoch is known from version 15 on (KIP-903)."""
     state = getattr(request, "replica_state", None)
-    return FetchingFollower(_replica_id(request), _NO_BROKER_EPOCH if state is None else state.replica_epoch)
+    return FetchingFollower(_replica_id(request), UNKNOWN_BROKER_EPOCH if state is None else state.replica_epoch)
 
 
 def _is_stale(follower: FetchingFollower, image: MetadataImage) -> bool:
     """Whether the request comes from a process of the broker before its present registration."""
     registration = image.registrations.get(follower.broker_id)
-    return registration is not None and _NO_BROKER_EPOCH < follower.broker_epoch < registration.epoch
+    return registration is not None and UNKNOWN_BROKER_EPOCH < follower.broker_epoch < registration.epoch
 
 
 def _is_read_committed(request: Any) -> bool:

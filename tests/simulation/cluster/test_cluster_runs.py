@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.simulation.cluster.faults import CLUSTER_KINDS
 from tests.simulation.cluster.run import run_cluster
 from tests.simulation.faults import draw_faults
-
-ROOT = Path(__file__).resolve().parents[3]
-SHOW_TRACE = (
-    "from tests.simulation.cluster.run import run_cluster; "
-    "o = run_cluster(5, 3.0); print(o.violation, o.steps, o.trace)"
-)
+from tests.simulation.traces import traces_under_hash_seeds
 
 
 @pytest.mark.parametrize("seed", [3, 9])
@@ -51,15 +42,8 @@ def test_beyond_what_replication_survives_logs_still_agree(seed: int) -> None:
 
 
 def test_a_seed_of_a_cluster_has_one_trace_whatever_the_hashes_of_strings() -> None:
-    traces = set()
-    for hash_seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-P", "-c", SHOW_TRACE]
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        traces.add(done.stdout)
-    assert len(traces) == 1
-    assert traces.pop().startswith("None ")
+    [trace] = traces_under_hash_seeds("tests.simulation.cluster.run", "run_cluster(5, 3.0)")
+    assert trace.startswith("None ")
 
 
 def test_faults_of_every_kind_are_drawn_for_a_cluster() -> None:

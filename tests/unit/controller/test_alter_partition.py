@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from headwater.logtier.controller.alter_partition import (
-    NO_BROKER_EPOCH,
     AlterationResult,
     PartitionAlteration,
     plan_alter_partitions,
@@ -17,6 +16,7 @@ from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.store import SetData
 from headwater.logtier.metadata.topic_nodes import PartitionImage, chunk_path, decode_chunk, encode_chunk
 from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from tests.topic_images import topic_changes
 
 TOPIC_ID = uuid.UUID(int=5)
@@ -37,7 +37,7 @@ class Members:
         return True
 
     def may_join(self, broker_id: int, broker_epoch: int) -> bool:
-        return broker_id not in self.away and broker_epoch in (NO_BROKER_EPOCH, 10 + broker_id)
+        return broker_id not in self.away and broker_epoch in (UNKNOWN_BROKER_EPOCH, 10 + broker_id)
 
 
 def image_of(partition: PartitionImage) -> MetadataImage:

@@ -12,13 +12,15 @@ from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import LeadershipMoved, WatermarkMoved
 from tests.unit.replication.fake_partition_log import FakePartitionLog
 
+LAG_MS_MAX = 30_000
+
 
 def stored(leader: int, epoch: int, *replicas: int, partition_epoch: int = 3) -> PartitionImage:
     return PartitionImage(leader, epoch, partition_epoch, replicas, replicas)
 
 
 def leading(log: FakePartitionLog, epoch: int = 3) -> Partition[FakePartitionLog]:
-    partition = Partition(TopicPartition("t", 0), 1, log)
+    partition = Partition(TopicPartition("t", 0), 1, log, lag_ms_max=LAG_MS_MAX)
     partition.leadership(stored(1, epoch, 1), {1: 5}, 0)
     return partition
 
@@ -36,7 +38,9 @@ def test_the_high_watermark_of_a_single_replica_is_its_log_end() -> None:
 
 def test_a_single_replica_has_everything_it_ever_acknowledged_as_soon_as_it_leads() -> None:
     """On one node a start changes nothing for clients, whatever the checkpoint says."""
-    partition = Partition(TopicPartition("t", 0), 1, FakePartitionLog(log_start_offset=2), high_watermark=7)
+    partition = Partition(
+        TopicPartition("t", 0), 1, FakePartitionLog(log_start_offset=2), high_watermark=7, lag_ms_max=LAG_MS_MAX
+    )
     assert partition.leadership(stored(1, 3, 1), {1: 5}, 0) == (LeadershipMoved(), WatermarkMoved(10))
     partition.check_offsets_known()
     assert not partition.has_followers
@@ -54,7 +58,8 @@ def test_a_single_replica_needs_no_other_however_many_its_topic_asks_for() -> No
 def test_the_first_high_watermark_is_the_checkpoint_within_the_log(checkpointed: int, begins: int) -> None:
     """A power loss may have taken records below the checkpoint, and DeleteRecords may have moved the start."""
     log = FakePartitionLog(log_start_offset=2)
-    assert Partition(TopicPartition("t", 0), 1, log, high_watermark=checkpointed).high_watermark == begins
+    partition = Partition(TopicPartition("t", 0), 1, log, high_watermark=checkpointed, lag_ms_max=LAG_MS_MAX)
+    assert partition.high_watermark == begins
 
 
 def test_the_last_stable_offset_stays_at_an_open_transaction() -> None:
@@ -105,7 +110,7 @@ def test_a_follower_is_no_leader() -> None:
 
 def test_acks_all_needs_enough_in_sync_replicas() -> None:
     log = FakePartitionLog(config=TopicConfig(min_insync_replicas=2))
-    partition = Partition(TopicPartition("t", 0), 1, log)
+    partition = Partition(TopicPartition("t", 0), 1, log, lag_ms_max=LAG_MS_MAX)
     partition.leadership(PartitionImage(1, 3, 3, (1, 2, 3), (1, 2)), {}, 0)
     partition.check_enough_in_sync()
     partition.leadership(PartitionImage(1, 3, 4, (1, 2, 3), (1,)), {}, 0)
