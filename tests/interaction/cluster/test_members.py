@@ -223,7 +223,7 @@ def test_a_failed_log_folder_costs_the_leaderships_in_it_and_no_others(tmp_path:
         await cluster.settled()
         (created,) = await cluster.controller().create_topics([NewTopic("t", -1, -1, {n: [4, 1] for n in range(4)})])
         assert created.error is None
-        await until(lambda: "t" in cluster.image(4).topics)
+        await until(lambda: all("t" in cluster.image(each).topics for each in (1, 4)))
         broker = cluster.brokers[4].parts
         assert broker is not None
         epoch = cluster.image(1).brokers[4].epoch
