@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from headwater.logtier.config import (
     BROKER_CONFIGS,
@@ -32,6 +32,8 @@ from headwater.logtier.metadata.image import MetadataImage, TopicImage, dynamic_
 from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
 from headwater.logtier.metadata.topic_names import topic_name_problem
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+
+MIN_ISR: Final = "min.insync.replicas"
 
 
 def plan_alter_configs(
@@ -68,6 +70,19 @@ def plan_alter_configs(
         else:
             plan.add(ConfigResult(change.resource_type, change.resource_name), operations)
     return plan
+
+
+def plan_common_min_isr(image: MetadataImage, static_config: BrokerConfig) -> list[Operation]:
+    """Return the operations that make the controller's min.insync.replicas that of a cluster that has none yet.
+
+    Leaders commit by it and the controller elects by it, while the brokers' properties may differ. Kafka writes the
+    same config when a cluster begins to have ELRs (KIP-966).
+    """
+    if static_config.zookeeper_connect is None:
+        return []  # a cluster of this broker
+    current = image.broker_configs.get(paths.CLUSTER_DEFAULT, {})
+    common = {MIN_ISR: str(static_config.min_insync_replicas), **current}
+    return _write(paths.broker_config_path(paths.CLUSTER_DEFAULT), current, common)
 
 
 def min_isr_after(
@@ -129,10 +144,10 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
     altered = _altered(change, current, BROKER_CONFIGS, "broker config", static_config)
     for operation in change.operations:
         is_own = name != paths.CLUSTER_DEFAULT and operation.type != ConfigOperationType.DELETE
-        if is_own and operation.name == "min.insync.replicas":
-            # Leaders commit by it and the controller elects by it: both must have the same (KIP-966).
+        if is_own and operation.name == MIN_ISR:
+            # As in `plan_common_min_isr`.
             raise KafkaError(
-                ErrorCode.invalid_config, "min.insync.replicas of one broker cannot be set: set that of all brokers."
+                ErrorCode.invalid_config, f"{MIN_ISR} of one broker cannot be set: set that of all brokers."
             )
         definition = BROKER_CONFIGS.get(operation.name)
         if definition is not None and not definition.dynamic:
@@ -141,6 +156,11 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
                 f"Broker config {operation.name} is read only at the start: set it in the broker's properties and "
                 "restart the broker.",
             )
+    if static_config.zookeeper_connect is not None and name == paths.CLUSTER_DEFAULT and MIN_ISR not in altered:
+        # As in `plan_common_min_isr`, and as in Kafka.
+        raise KafkaError(
+            ErrorCode.invalid_config, f"{MIN_ISR} of all brokers cannot be removed from a cluster: set another value."
+        )
     path = paths.broker_config_path(name)
     operations = _write(path, current, altered)
     if name not in (paths.CLUSTER_DEFAULT, str(static_config.node_id)):

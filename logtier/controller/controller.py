@@ -19,7 +19,7 @@ from headwater.logtier.controller.commands import (
     TopicResult,
     refused_result,
 )
-from headwater.logtier.controller.config_state import min_isr_after, plan_alter_configs
+from headwater.logtier.controller.config_state import min_isr_after, plan_alter_configs, plan_common_min_isr
 from headwater.logtier.controller.elections import (
     plan_departure,
     plan_lower_min_isr,
@@ -240,6 +240,7 @@ class Controller:
         await self._command(elect)
 
     async def _update_brokers(self) -> None:
+        await self._write_in_parts(plan_common_min_isr(self._cache.image, self._cache.static_config))
         registered = await registered_brokers(self._store, self._cache.image.registrations)
         for broker_id, known in self._cache.image.registrations.items():
             if known.is_alive and broker_id not in registered:

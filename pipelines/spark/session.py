@@ -8,6 +8,7 @@ With a `spark.master` other than `local[...]`, Headwater's code is shipped to ex
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
@@ -189,6 +190,9 @@ def open_session(
     os.makedirs(os.path.dirname(os.path.abspath(log_path)), exist_ok=True)
     # This process is idle while the JVM starts. The first compilation takes seconds; otherwise every worker would
     # compile at the same time.
+    # NumPy is whole before: PySpark imports it, too, and where two threads import parts of it at the same time, Python
+    # may hand out a half of it.
+    importlib.import_module("numpy")
     compiling = threading.Thread(target=_warm_kernels, name="warm-kernels", daemon=True)
     compiling.start()
     began_at = os.path.getsize(log_path) if os.path.exists(log_path) else 0

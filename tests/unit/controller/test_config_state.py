@@ -4,7 +4,7 @@ import pytest
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType
-from headwater.logtier.controller.config_state import plan_alter_configs
+from headwater.logtier.controller.config_state import plan_alter_configs, plan_common_min_isr
 from headwater.logtier.controller.state import Plan
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage
@@ -156,6 +156,24 @@ def test_the_minimum_of_in_sync_replicas_is_one_of_all_brokers() -> None:
     """KIP-966: a leader that counts with another minimum than the controller commits what no eligible leader has."""
     error, plan = alter(image_of(), ("min.insync.replicas", SET, "2"), resource=(BROKER, ""))
     assert (error, plan.operations[0].path) == (None, "/config/brokers/<default>")
+
+
+def test_a_cluster_takes_its_minimum_of_in_sync_replicas_from_its_first_controller() -> None:
+    """Brokers' properties may differ, and a single node takes its own."""
+    clustered = BrokerConfig.from_properties({"node.id": 1, "zookeeper.connect": "z:1", "min.insync.replicas": 2})
+    other = clustered.with_properties({"min.insync.replicas": "1"})
+    image = image_of().apply([(paths.broker_config_path("<default>"), paths.encode_config({"log.retention.ms": "5"}))])
+    [operation] = plan_common_min_isr(image, clustered)
+    assert isinstance(operation, SetData)
+    after = image.apply([(operation.path, operation.data)])
+    assert after.broker_configs["<default>"] == {"log.retention.ms": "5", "min.insync.replicas": "2"}
+    assert plan_common_min_isr(after, other) == []
+    assert plan_common_min_isr(image, CONFIG) == []
+    for operations, replace_all in (([ConfigOperation("min.insync.replicas", DELETE, None)], False), ([], True)):
+        change = ConfigChange(BROKER, "", operations, replace_all=replace_all)
+        plan = plan_alter_configs(after, clustered, [change])
+        assert (plan.results[0].error and plan.results[0].error.code) is ErrorCode.invalid_config
+        assert plan_alter_configs(after, CONFIG, [change]).results[0].error is None
 
 
 def test_a_stored_config_that_does_not_fit_hinders_no_other_change() -> None:
