@@ -21,6 +21,7 @@ from headwater.logtier.controller.commands import (
 )
 from headwater.logtier.controller.config_state import min_isr_after, plan_alter_configs, plan_common_min_isr
 from headwater.logtier.controller.elections import (
+    plan_coordinators,
     plan_departure,
     plan_lower_min_isr,
     plan_preferred_elections,
@@ -262,6 +263,7 @@ class Controller:
                 )
                 await self._write_in_parts(plan)
         await self._write_in_parts(plan_unclean_elections(self._cache.image, self._min_isr, self._allows_unclean))
+        await self._write_in_parts(plan_coordinators(self._cache.image, LiveBrokers(self._cache.image), self._min_isr))
 
     async def create_topics(
         self,
@@ -382,6 +384,7 @@ class Controller:
             members = LiveBrokers(image, others)
             plan = plan_alter_partitions(image, sender, alterations, self._min_isr, members)
             await self._write_in_parts(plan.operations)
+            await self._write_in_parts(plan_coordinators(self._cache.image, members, self._min_isr))
             return plan.results
 
         return await self._command(alter)

@@ -6,9 +6,9 @@ election, as if the controller had seen the broker leave and come back.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
+from headwater.logtier.controller.coordinator_elections import with_broker, without_broker
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
 from headwater.logtier.metadata import paths
@@ -66,12 +66,11 @@ def plan_registration(
     def returned(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if broker_id not in partition.replicas:
             return partition
-        if topic.is_internal and broker_id in (partition.leader, partition.last_known_leader):
-            return _led_again(partition, broker_id)
+        if topic.is_internal:
+            return with_broker(partition, broker_id, minimum, brokers, is_clean=is_clean)
         draft = PartitionDraft(partition, minimum, brokers)
         draft.come_back(broker_id, is_clean=is_clean)
-        if not topic.is_internal:
-            draft.elect(unclean=allows_unclean(topic))
+        draft.elect(unclean=allows_unclean(topic))
         return draft.result()
 
     return [*_changed_topics(image, returned, min_isr), made_known]
@@ -94,11 +93,11 @@ def plan_departure(
     def left(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if broker_id not in partition.isr and partition.leader != broker_id:
             return partition
-        if topic.is_internal and partition.leader == broker_id:
-            return _without_leader(partition)
+        if topic.is_internal:
+            return without_broker(partition, broker_id, minimum, brokers)
         draft = PartitionDraft(partition, minimum, brokers)
         draft.lose(broker_id)
-        if not topic.is_internal and allows_unclean(topic):
+        if allows_unclean(topic):
             draft.elect(unclean=True)
         return draft.result()
 
@@ -134,12 +133,28 @@ def plan_preferred_elections(image: MetadataImage, brokers: Candidates, min_isr:
         if partition.leader in (partition.replicas[0], NO_BROKER) or topic.is_internal or not rest:
             return partition
         draft = PartitionDraft(partition, minimum, brokers)
-        draft.prefer()
+        draft.prefer(partition.replicas[0])
         after = draft.result()
         rest -= after is not partition
         return after
 
     return _changed_topics(image, preferred, min_isr)
+
+
+def plan_coordinators(image: MetadataImage, brokers: Candidates, min_isr: MinIsr) -> list[Operation]:
+    """Return the operations that give partitions back to their coordinators, which are in the ISR again.
+
+    They may take effect one by one.
+    """
+
+    def coordinated(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+        if partition.leader == NO_BROKER or not topic.is_internal or partition.coordinator == partition.leader:
+            return partition
+        draft = PartitionDraft(partition, minimum, brokers)
+        draft.prefer(partition.last_known_leader)
+        return draft.result()
+
+    return _changed_topics(image, coordinated, min_isr)
 
 
 def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]:
@@ -173,27 +188,3 @@ def _changed_topics(
         partitions = tuple([change(topic, partition, minimum) for partition in topic.partitions])
         operations += change_topic(topic.name, topic.topic_id, topic.partitions, partitions)
     return operations
-
-
-# The state of groups and transactions does not move with leadership yet: their partitions wait for their leader, whose
-# place in the ISR stays.
-
-
-def _without_leader(partition: PartitionImage) -> PartitionImage:
-    return replace(
-        partition,
-        leader=NO_BROKER,
-        last_known_leader=partition.leader,
-        leader_epoch=partition.leader_epoch + 1,
-        partition_epoch=partition.partition_epoch + 1,
-    )
-
-
-def _led_again(partition: PartitionImage, leader: int) -> PartitionImage:
-    return replace(
-        partition,
-        leader=leader,
-        last_known_leader=NO_BROKER,
-        leader_epoch=partition.leader_epoch + 1,
-        partition_epoch=partition.partition_epoch + 1,
-    )

@@ -1,6 +1,6 @@
 """Elections that an administrator asks for: preferred leaders, and unclean elections (KIP-183, KIP-460). Pure."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headwater.logtier.controller.elections import MinIsr
@@ -59,7 +59,7 @@ def plan_giving_way(
         partitions = list(topic.partitions)
         for index, partition in enumerate(topic.partitions):
             if broker_id not in partition.isr or topic.is_internal:
-                continue  # The state of groups and transactions does not move with leadership yet (`elections`).
+                continue  # The state of groups and transactions does not move yet (`coordinator_elections`).
             draft = PartitionDraft(partition, min_isr(topic), candidates)
             if partition.leader == broker_id:
                 draft.give_way()
@@ -95,11 +95,12 @@ def _elect(
     if is_led_well:
         raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
     draft = PartitionDraft(partition, min_isr, candidates)
-    elect: Callable[[], None] = draft.prefer
-    if is_unclean:
-        elect = lambda: draft.elect(unclean=True)  # noqa: E731 (one call with an argument)
-    if not topic.is_internal:  # The state of groups and transactions does not move with leadership yet (`elections`).
-        elect()
+    if topic.is_internal and is_unclean:  # Only its coordinator may lead such a partition (`coordinator_elections`).
+        draft.lead_uncleanly(partition.last_known_leader)
+    elif is_unclean:
+        draft.elect(unclean=True)
+    elif not topic.is_internal:
+        draft.prefer(partition.replicas[0])
     elected = draft.result()
     if elected is not partition:
         return elected

@@ -86,12 +86,20 @@ class PartitionDraft:
         if self._leader != NO_BROKER and (leader := self._first_of(with_room)) != NO_BROKER:
             self._lead(leader, self._isr)
 
-    def prefer(self) -> None:
-        """Give the leadership to the preferred replica, if it is in the ISR and can append (KIP-460)."""
-        preferred = self._before.replicas[0]
+    def prefer(self, preferred: int) -> None:
+        """Give the leadership to a replica, if it is in the ISR and can append (KIP-460 for the first replica)."""
         is_able = self._is_candidate(preferred) and self._candidates.has_room(preferred)
         if preferred != self._leader and preferred in self._isr and is_able:
             self._lead(preferred, self._isr)
+
+    def wait_for(self, coordinator: int) -> None:
+        """Note whose partition of groups or transactions this is, unless that broker leads it."""
+        self._last_known_leader = NO_BROKER if self._leader == coordinator else coordinator
+
+    def lead_uncleanly(self, leader: int) -> None:
+        """Have a replica lead, if it is alive and nobody leads, although it may lack committed records."""
+        if self._leader == NO_BROKER and self._is_candidate(leader):
+            self._lead_uncleanly(leader)
 
     def alter(self, isr: Sequence[int], *, is_recovering: bool) -> None:
         """Take over the ISR that the leader has decided (AlterPartition)."""

@@ -123,7 +123,7 @@ class GroupCoordinator:
             await asyncio.sleep(0)
         image = self._metadata.image
         topic = image.topic(OFFSETS_TOPIC)
-        leader = -1 if topic is None else topic.partitions[self._log.partition_of(group_id)].leader
+        leader = -1 if topic is None else topic.partitions[self._log.partition_of(group_id)].coordinator
         broker = image.brokers.get(leader)
         if broker is None:
             raise KafkaError(ErrorCode.coordinator_not_available, f"no broker leads the partition of group {group_id}")

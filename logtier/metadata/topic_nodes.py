@@ -37,7 +37,8 @@ class PartitionImage:
 
     Attributes:
         elr: The eligible leader replicas: out of the ISR, but with every committed record (KIP-966).
-        last_known_leader: The last leader of a partition without one, else NO_BROKER.
+        last_known_leader: The last leader of a partition without one; the coordinator of a partition of groups or
+            transactions while another broker leads in its place; else NO_BROKER.
         is_recovering: Whether the leader, elected uncleanly, has not yet reported that it has recovered (KIP-704).
     """
 
@@ -49,6 +50,11 @@ class PartitionImage:
     elr: tuple[int, ...] = ()
     last_known_leader: int = NO_BROKER
     is_recovering: bool = False
+
+    @property
+    def coordinator(self) -> int:
+        """The broker that coordinates the partition's groups or transactions: the leader, unless it leads in place."""
+        return self.leader if self.last_known_leader == NO_BROKER else NO_BROKER
 
 
 def first_partition_state(replicas: tuple[int, ...], leader_epoch: int = 0) -> PartitionImage:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.metadata.image import MetadataDelta, MetadataImage
+from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Buffer, CorruptRecordsError
@@ -170,18 +171,25 @@ class StateTopicLog(ABC):
 
     def new_partitions(self) -> list[int]:
         """Return the partitions led here since the last call; they count as loading from now on."""
-        found = [each for each in self._replicas.leader_partitions(self.TOPIC) if each not in self._partitions]
+        found = [each for each in self._coordinated() if each not in self._partitions]
         self._partitions.update((each, LedPartition(self._present_epoch(each))) for each in found)
         return found
 
     def lost_partitions(self) -> list[int]:
         """Return the partitions that this broker no longer leads in their epoch, to be resigned."""
-        led = set(self._replicas.leader_partitions(self.TOPIC))
+        led = set(self._coordinated())
         return [
             partition
             for partition, held in self._partitions.items()
             if partition not in led or held.leader_epoch != self._present_epoch(partition)
         ]
+
+    def _coordinated(self) -> list[int]:
+        topic = self._metadata.image.topic(self.TOPIC)
+        if topic is None:
+            return []
+        led = self._replicas.leader_partitions(self.TOPIC)
+        return [each for each in led if topic.partitions[each].coordinator != NO_BROKER]
 
     def resign(self, partitions: Collection[int]) -> None:
         """Refuse the writes under way to partitions that this broker leads no longer, and drop the state of all."""

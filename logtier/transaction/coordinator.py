@@ -101,7 +101,7 @@ class TransactionCoordinator:
         partition = self._log.partition_of(transactional_id)
         image = self._metadata.image
         topic = image.topic(TRANSACTION_TOPIC)
-        broker = None if topic is None else image.brokers.get(topic.partitions[partition].leader)
+        broker = None if topic is None else image.brokers.get(topic.partitions[partition].coordinator)
         if broker is None:
             raise KafkaError(
                 ErrorCode.coordinator_not_available, f"no broker leads {TRANSACTION_TOPIC}-{partition} at present"

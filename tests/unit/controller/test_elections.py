@@ -3,14 +3,17 @@ from dataclasses import replace
 
 import pytest
 
+from headwater.logtier.controller.alter_partition import PartitionAlteration, plan_alter_partitions
 from headwater.logtier.controller.elections import (
     PREFERRED_ELECTIONS_MAX,
+    plan_coordinators,
     plan_departure,
     plan_lower_min_isr,
     plan_preferred_elections,
     plan_registration,
     plan_unclean_elections,
 )
+from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import Create, Operation, SetData
@@ -104,7 +107,7 @@ def test_a_follower_that_dies_and_returns_brings_no_leader_to_a_coordinator_whos
     image = registered(departed(image, 3), 3, epoch=2, is_clean=False)
     waiting = image.topics[topic].partitions[0]
     assert (waiting.leader, waiting.last_known_leader, waiting.isr) == (NO_BROKER, 2, (2, 1))
-    back = registered(image, 2, epoch=2, is_clean=False).topics[topic].partitions[0]
+    back = registered(image, 2, epoch=2).topics[topic].partitions[0]
     assert (back.leader, back.leader_epoch) == (2, waiting.leader_epoch + 1)
 
 
@@ -166,6 +169,68 @@ def test_preferred_replicas_lead_again_once_they_are_in_sync() -> None:
     assert plan_preferred_elections(image, Alive(2), lambda _: 2) == []
     internal = image_of(returned, alive={1: True, 2: True}, topic="__consumer_offsets")
     assert plan_preferred_elections(internal, Alive(1, 2), lambda _: 2) == []
+
+
+def test_a_coordinator_that_may_have_lost_records_leads_again_when_it_has_caught_up() -> None:
+    """Its clients wait; the others would be cut to a log that lacks what it had acknowledged and not flushed."""
+    led = PartitionImage(leader=1, leader_epoch=4, partition_epoch=9, replicas=(1, 2, 3), isr=(1, 2, 3))
+    topic = "__consumer_offsets"
+
+    def internal(partition: PartitionImage, *alive: int) -> MetadataImage:
+        return image_of(partition, alive={each: each in alive for each in (1, 2, 3)}, topic=topic)
+
+    def after(image: MetadataImage, operations: list[Operation]) -> PartitionImage:
+        changes = [(each.path, each.data) for each in operations if isinstance(each, Create | SetData)]
+        return image.apply(changes).topics[topic].partitions[0]
+
+    def back(partition: PartitionImage, broker_id: int, *alive: int, is_clean: bool) -> PartitionImage:
+        image = internal(partition, *alive)
+        registration = BrokerRegistration(broker_id, "h", 1, None, 2)
+        return after(image, plan_registration(image, registration, lambda _: 2, is_clean=is_clean))
+
+    def gone(partition: PartitionImage, broker_id: int) -> PartitionImage:
+        image = internal(partition, 1, 2, 3)
+        return after(image, plan_departure(image, broker_id, lambda _: 2))
+
+    waiting = gone(led, 1)
+    assert (waiting.leader, waiting.isr, waiting.last_known_leader, waiting.coordinator) == (
+        NO_BROKER,
+        (1, 2, 3),
+        1,
+        -1,
+    )
+    again = back(waiting, 1, 2, 3, is_clean=True)
+    assert (again.leader, again.isr, again.coordinator) == (1, (1, 2, 3), 1)
+    # Broker 2 leads in its place, and the leadership goes on while the broker comes and goes.
+    for before, alive in ((waiting, (2, 3)), (led, (1, 2, 3))):
+        in_place = back(before, 1, *alive, is_clean=False)
+        assert (in_place.leader, in_place.isr, in_place.last_known_leader, in_place.coordinator) == (2, (2, 3), 1, -1)
+    third = gone(in_place, 2)
+    assert (third.leader, third.isr, third.last_known_leader) == (3, (3,), 1)
+    assert back(gone(in_place, 1), 1, 2, 3, is_clean=True).leader == 2
+    # It leads again as soon as it is in sync.
+    members = dict.fromkeys((1, 2, 3), 1)
+    image = internal(in_place, 1, 2, 3)
+    asked = PartitionAlteration(TOPIC_ID, 0, in_place.leader_epoch, in_place.partition_epoch, tuple(members.items()))
+    plan = plan_alter_partitions(image, 2, [asked], lambda _: 2, LiveBrokers(image))
+    in_sync = after(image, plan.operations)
+    assert (in_sync.leader, in_sync.isr, in_sync.coordinator) == (2, (1, 2, 3), NO_BROKER)
+    again = after(
+        internal(in_sync, 1, 2, 3), plan_coordinators(internal(in_sync, 1, 2, 3), Alive(1, 2, 3), lambda _: 2)
+    )
+    assert (again.leader, again.leader_epoch, again.isr, again.coordinator) == (
+        1,
+        in_sync.leader_epoch + 1,
+        (1, 2, 3),
+        1,
+    )
+    assert plan_coordinators(internal(again, 1, 2, 3), Alive(1, 2, 3), lambda _: 2) == []
+    assert plan_coordinators(image, Alive(1, 2, 3), lambda _: 2) == []
+    # Nobody else may lead: the others of the ISR are away, so it waits for one of them.
+    lone = back(waiting, 1, is_clean=False)
+    assert (lone.leader, lone.isr, lone.last_known_leader) == (NO_BROKER, (2, 3), 1)
+    assert back(lone, 3, 1, is_clean=True).leader == NO_BROKER  # it left the ISR with its return
+    assert back(replace(lone, isr=(3,), elr=()), 3, 1, is_clean=True).leader == 3
 
 
 def test_preferred_leaders_are_elected_a_thousand_at_a_time() -> None:

@@ -158,9 +158,9 @@ def test_the_preferred_replica_leads_again_once_it_is_in_the_isr() -> None:
     brokers = Brokers()
     away = lose(FULL, 1, brokers)
     brokers.alive.add(1)
-    assert change(away, brokers, lambda draft: draft.prefer()) is away
+    assert change(away, brokers, lambda draft: draft.prefer(1)) is away
     grown = change(away, brokers, lambda draft: draft.alter((1, 2, 3), is_recovering=False))
-    assert change(grown, brokers, lambda draft: draft.prefer()).leader == 1
+    assert change(grown, brokers, lambda draft: draft.prefer(1)).leader == 1
 
 
 @pytest.mark.parametrize("leader_dies", [True, False])

@@ -1,0 +1,52 @@
+"""Leaders of the partitions of coordinators when brokers come and go. Pure.
+
+The state of groups and transactions does not move with leadership yet: a partition's coordinator is the broker that
+led it first, and the clients wait while that broker is away. Its place in the ISR stays meanwhile, so that it leads at
+once when it returns with all its records. If it may have lost some, because it had not flushed them when its machine
+went down, another member of the ISR leads in its place (`PartitionImage.coordinator`) until it has caught up.
+"""
+
+from dataclasses import replace
+
+from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
+
+
+def without_broker(partition: PartitionImage, broker_id: int, min_isr: int, brokers: Candidates) -> PartitionImage:
+    """Return the state after a broker has gone."""
+    home = _home(partition)
+    if broker_id == home == partition.leader:
+        return _led_by(partition, NO_BROKER)
+    draft = PartitionDraft(partition, min_isr, brokers)
+    draft.lose(broker_id)
+    draft.wait_for(home)
+    return draft.result()
+
+
+def with_broker(
+    partition: PartitionImage, broker_id: int, min_isr: int, brokers: Candidates, *, is_clean: bool
+) -> PartitionImage:
+    """Return the state after a replica's broker has returned, as in `PartitionDraft.come_back`."""
+    home = _home(partition)
+    if broker_id == home and is_clean and home in partition.isr:
+        return _led_by(partition, home)
+    draft = PartitionDraft(partition, min_isr, brokers)
+    draft.come_back(broker_id, is_clean=is_clean)
+    if brokers.is_candidate(home):
+        draft.elect()
+    draft.wait_for(home)
+    return draft.result()
+
+
+def _home(partition: PartitionImage) -> int:
+    return partition.leader if partition.last_known_leader == NO_BROKER else partition.last_known_leader
+
+
+def _led_by(partition: PartitionImage, leader: int) -> PartitionImage:
+    return replace(
+        partition,
+        leader=leader,
+        last_known_leader=_home(partition) if leader == NO_BROKER else NO_BROKER,
+        leader_epoch=partition.leader_epoch + 1,
+        partition_epoch=partition.partition_epoch + 1,
+    )
