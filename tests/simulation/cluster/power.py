@@ -12,7 +12,7 @@ class PowerLosses:
     """Counts the replicas of each partition that lost power since its ISR was full.
 
     Replication survives power losses of fewer replicas than `min.insync.replicas`: an acknowledged record is then on
-    another one. Partitions of coordinators wait for their leader, so that its power loss takes what was not synced.
+    another one.
     """
 
     def __init__(self, checker: ClusterChecker, history: History, min_isr: int, *, beyond: bool) -> None:
@@ -37,14 +37,13 @@ class PowerLosses:
         for replicated, state in self._checker.metadata.all():
             if broker_id in state.replicas:
                 self._struck.setdefault(replicated, set()).add(broker_id)
-                is_waited_for = replicated.topic_partition.topic in INTERNAL_TOPICS
-                if self._history.may_lose and (is_waited_for or replicated in overdue):
+                if self._history.may_lose and replicated in overdue:
                     self._checker.lost.add(replicated)
         self._checker.lost_power(broker_id)
-        if self._history.may_lose:
-            self._history.lose_groups()
-            if overdue:
-                self._history.lose()
+        if self._history.may_lose and overdue:
+            self._history.lose()
+            if any(each.topic_partition.topic in INTERNAL_TOPICS for each in overdue):
+                self._history.lose_groups()
         return True
 
     def _forgive(self) -> None:
