@@ -9,6 +9,7 @@ from headwater.logtier.cluster.isr_proposals import IsrProposals
 from headwater.logtier.cluster.membership import ClusterMembership
 from headwater.logtier.cluster.peer_connections import PeerConnections
 from headwater.logtier.cluster.remote_changes import RemoteChanges
+from headwater.logtier.cluster.restored_store import check_logs_not_ahead
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.controller.controller import Controller
@@ -62,6 +63,10 @@ class ClusterParts:
         return UNKNOWN_BROKER_EPOCH if self._membership is None else self._membership.broker_epoch
 
     # -- the stages of the start
+
+    async def check_store(self, log_manager: LogManager) -> None:
+        """Check that ZooKeeper is not older than the logs; StoreBehindError, CorruptNodeError."""
+        await check_logs_not_ahead(self.store, self._follower.image, log_manager.logs.values())
 
     def open_proposals(self) -> IsrProposals:
         """Prepare the proposals of ISRs; `decided` is to be set before the first one."""

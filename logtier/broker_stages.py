@@ -94,6 +94,8 @@ async def open_parts(
     metadata, controller = opened.cache, opened.controller
     log_manager = _open_logs(config, machine, metadata, closing, on_failure)
     cluster = None if config.zookeeper_connect is None else _open_cluster(config, machine, opened, closing)
+    if cluster is not None:
+        await cluster.check_store(log_manager)
     read_ahead = machine.read_ahead()
     closing.callback(read_ahead.close)
     replica_manager = _open_replicas(config, machine, metadata, log_manager, read_ahead, cluster, closing)

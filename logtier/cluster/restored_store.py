@@ -1,0 +1,70 @@
+"""Whether the metadata store is older than this broker's logs: it was restored from an old copy, perhaps."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from headwater.logtier.log.log import Log
+from headwater.logtier.metadata.change_list import OrderedMetadataStore
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.store import MetadataStoreError
+from headwater.logtier.metadata.topic_nodes import CHUNK_PARTITIONS, chunk_path, decode_chunk
+
+
+class StoreBehindError(MetadataStoreError):
+    """The store is older than the logs. A broker that followed it would lose what was acknowledged since."""
+
+
+class _AheadLog(NamedTuple):
+    log: Log
+    path: str
+    stored_epoch: int
+
+
+async def check_logs_not_ahead(store: OrderedMetadataStore, image: MetadataImage, logs: Iterable[Log]) -> None:
+    """Check that no log has a leader epoch above the stored one, which every leader has had from the store.
+
+    The image may lag behind a quorum's newest state: what is ahead of it is compared once more after a sync.
+
+    Raises:
+        StoreBehindError: A log is ahead; the broker must not start, and has changed nothing.
+        CorruptNodeError: A chunk of partitions cannot be read.
+    """
+    ahead = _logs_ahead(image, logs)
+    if not ahead:
+        return
+    await store.sync()
+    paths = sorted({each.path for each in ahead})
+    nodes = dict(zip(paths, await store.get_many(paths), strict=True))
+    stored = {path: decode_chunk(path, node.data) for path, node in nodes.items() if node is not None}
+    epochs: Mapping[str, list[int]] = {path: [each.leader_epoch for each in chunk] for path, chunk in stored.items()}
+    still = []
+    for each in ahead:
+        known = epochs.get(each.path, [])
+        place = each.log.topic_partition.partition % CHUNK_PARTITIONS
+        if place < len(known) and known[place] < each.log.leader_epochs.latest:
+            still.append(each._replace(stored_epoch=known[place]))
+    if still:
+        raise StoreBehindError(still[0].path, _reason(still))
+
+
+def _logs_ahead(image: MetadataImage, logs: Iterable[Log]) -> list[_AheadLog]:
+    found = []
+    for log in logs:
+        topic, index = image.topics.get(log.topic_partition.topic), log.topic_partition.partition
+        if topic is None or topic.topic_id != log.topic_id or index >= len(topic.partitions):
+            continue  # another topic's, which is set aside
+        epoch = topic.partitions[index].leader_epoch
+        if log.leader_epochs.latest > epoch:
+            found.append(_AheadLog(log, chunk_path(topic.name, index // CHUNK_PARTITIONS), epoch))
+    return found
+
+
+def _reason(ahead: list[_AheadLog]) -> str:
+    first = ahead[0]
+    others = f" (and {len(ahead) - 1} more partitions)" if len(ahead) > 1 else ""
+    return (
+        f"the metadata are older than the logs: {first.log.topic_partition} has leader epoch {first.stored_epoch} in "
+        f"ZooKeeper, and {first.log.leader_epochs.latest} in {first.log.directory}{others}. The broker does not start, "
+        "since acknowledged records could be removed: stop the other brokers, and restore a newer copy of ZooKeeper's "
+        "data (docs/how-to/cluster.md)"
+    )
