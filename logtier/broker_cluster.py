@@ -119,7 +119,7 @@ class ClusterParts:
         """
         inside = listeners.inside
         process = BrokerProcess(
-            log_manager.online_directory_ids, self._machine.boot_id(), log_manager.previous_broker_epoch
+            log_manager.online_folders, self._machine.boot_id(), log_manager.previous_broker_epoch
         )
         membership = self._membership = ClusterMembership(
             self._config,
@@ -131,7 +131,7 @@ class ClusterParts:
             on_failure,
         )
         log_manager.broker_epoch = lambda: membership.epoch_at_close
-        log_manager.on_failed_directory = lambda: membership.folder_failed(log_manager.online_directory_ids)
+        log_manager.on_failed_directory = lambda: membership.folder_failed(log_manager.online_folders)
         # Also if the start fails from now on.
         self._closing.push_async_callback(membership.leave)
         await membership.join()

@@ -83,14 +83,14 @@ class ClusterMembership:
         if self._balances:
             self._balance.start()
 
-    def folder_failed(self, directory_ids: tuple[str, ...]) -> None:
-        """Give the leaderships of partitions in a failed log folder away; `directory_ids` are those of the others.
+    def folder_failed(self, folders: tuple[str, ...]) -> None:
+        """Give the leaderships of partitions in a failed log folder away; `folders` are the others.
 
         The controller takes this broker out of every ISR. Replicas in other folders join again once they have caught
         up; those in the failed folder do not.
         """
         log.warning("broker %d leaves the in-sync replicas: a log folder is offline", self._broker_id)
-        self._registrar.renew(directory_ids)
+        self._registrar.renew(folders)
 
     async def leave(self) -> None:
         """Remove the registration and resign, so that other brokers take over at once; a second call does nothing."""

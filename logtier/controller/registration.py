@@ -104,9 +104,9 @@ class BrokerRegistrar:
             lambda image: (known := image.brokers.get(self._broker_id)) is not None and known.epoch == self.epoch
         )
 
-    def renew(self, directory_ids: tuple[str, ...]) -> None:
+    def renew(self, folders: tuple[str, ...]) -> None:
         """Register in another epoch, with other log folders, as a process whose logs lack records that they had."""
-        self._process = self._process._replace(directory_ids=directory_ids, previous_epoch=-1)
+        self._process = self._process._replace(directory_ids=folders, previous_epoch=-1)
         self._renewals += 1
         self._changed.set()
 
@@ -184,7 +184,8 @@ class BrokerRegistrar:
         while (epoch := await self._try_to_register(data)) is None:
             if asyncio.get_running_loop().time() >= deadline_s:
                 raise BrokerIdInUseError(
-                    f"another broker is registered with broker.id {self._broker_id}; give each broker an id of its own"
+                    f"another broker is registered with broker.id {self._broker_id}; give each broker an id and log "
+                    "folders of its own, no copies"
                 )
             await asyncio.sleep(RETRY_S)
         self.epoch = epoch

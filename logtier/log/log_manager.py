@@ -130,9 +130,11 @@ class LogManager:
         return self.placed.by_partition
 
     @property
-    def online_directory_ids(self) -> tuple[str, ...]:
-        """Ids of the log folders that can be used."""
-        return tuple(each.directory_id for each in self.directories if each.is_online)
+    def online_folders(self) -> tuple[str, ...]:
+        """Ids and paths of the log folders that can be used: a copy of a folder has its id, and another path."""
+        return tuple(
+            f"{each.directory_id} {os.path.abspath(each.path)}" for each in self.directories if each.is_online
+        )
 
     @property
     def previous_broker_epoch(self) -> int:

@@ -116,7 +116,7 @@ class BrokerProcess(NamedTuple):
     """The process of a broker behind a registration.
 
     Attributes:
-        directory_ids: Ids of the log folders, which the process has locked.
+        directory_ids: Id and path of each log folder, which the process has locked: a copy has another path.
         boot_id: The boot of its machine; empty if unknown.
         previous_epoch: The broker epoch in which the process before closed the log folders cleanly, or in which this
             process was registered before it lost its session; -1 if its logs may lack records that they had (KIP-966).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -242,7 +243,7 @@ def test_a_failed_log_folder_costs_the_leaderships_in_it_and_no_others(tmp_path:
 
         await until(lambda: states() == {n: (1, {1}) if placed[n] is first else (4, {1, 4}) for n in placed})
         assert cluster.image(1).brokers[4].epoch > epoch
-        assert cluster.image(1).brokers[4].process.directory_ids == (second.directory_id,)
+        assert cluster.image(1).brokers[4].process.directory_ids == (f"{second.directory_id} {second.path}",)
 
     run(tmp_path, scenario)
 
@@ -262,9 +263,14 @@ def test_what_does_not_fit_the_cluster_is_refused_with_one_line(tmp_path: Path) 
         await cluster.stop(4)
         # The id of a live broker. The refused one has changed nothing, and still counts as stopped cleanly (KIP-966).
         stranger = await cluster.start(4, "new")
+        stranger_epoch = cluster.image(4).brokers[4].epoch
         assert "another broker is registered with broker.id 4" in await refusal(cluster.start(4))
         assert cluster.file(4, ".kafka_cleanshutdown") == f'{{"version":0,"brokerEpoch":{epoch}}}'
         assert cluster.brokers[4] is stranger
+        # A copy of the folder of a live broker: that one goes on.
+        shutil.copytree(tmp_path / "new", tmp_path / "copy")
+        assert "another broker is registered with broker.id 4" in await refusal(cluster.start(4, "copy"))
+        assert cluster.image(1).brokers[4].epoch == stranger_epoch
         # The folder of another broker.
         assert "it belongs to node 4, but node.id is 5" in await refusal(cluster.start(5, "broker-4"))
         # A folder of another cluster.
