@@ -118,9 +118,7 @@ class ClusterParts:
             MetadataStoreError: The store is not available.
         """
         inside = listeners.inside
-        process = BrokerProcess(
-            log_manager.online_folders, self._machine.boot_id(), log_manager.previous_broker_epoch
-        )
+        process = BrokerProcess(log_manager.online_folders, self._machine.boot_id(), log_manager.previous_broker_epoch)
         membership = self._membership = ClusterMembership(
             self._config,
             self.store,

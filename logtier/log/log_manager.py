@@ -132,9 +132,7 @@ class LogManager:
     @property
     def online_folders(self) -> tuple[str, ...]:
         """Ids and paths of the log folders that can be used: a copy of a folder has its id, and another path."""
-        return tuple(
-            f"{each.directory_id} {os.path.abspath(each.path)}" for each in self.directories if each.is_online
-        )
+        return tuple(f"{each.directory_id} {os.path.abspath(each.path)}" for each in self.directories if each.is_online)
 
     @property
     def previous_broker_epoch(self) -> int:

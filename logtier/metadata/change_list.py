@@ -9,7 +9,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from headwater.logtier.metadata.store import Create, Delete, MetadataStore, MetadataStoreError, Operation, SetData
+from headwater.logtier.metadata.store import (
+    Create,
+    Delete,
+    MetadataStore,
+    MetadataStoreError,
+    Operation,
+    SetData,
+    StoreUnavailableError,
+)
 
 CHANGES_MAX: Final = 1000
 """Changes in the list. A broker that was away for longer reads all nodes instead."""
@@ -34,6 +42,10 @@ class ListMovedError(MetadataStoreError):
 
 class ChangesTrimmedError(Exception):
     """The list no longer has the change that a follower needs next."""
+
+
+class ListMovedBackError(StoreUnavailableError):
+    """The list ends before a change that was applied: the store was restored from an old copy."""
 
 
 class OrderedMetadataStore(MetadataStore, Protocol):

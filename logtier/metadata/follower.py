@@ -7,7 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.change_list import ChangesTrimmedError, MetadataChange, OrderedMetadataStore
+from headwater.logtier.metadata.change_list import (
+    ChangesTrimmedError,
+    ListMovedBackError,
+    MetadataChange,
+    OrderedMetadataStore,
+)
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage
 from headwater.logtier.metadata.store import MetadataStoreError, NoNodeError
 
@@ -134,17 +139,17 @@ class MetadataFollower:
             try:
                 await self._follow()
                 is_away = False
+            except (ListMovedBackError, paths.CorruptNodeError) as error:
+                # No error of this program: the line says which node is damaged, and a stack adds nothing.
+                log.error("changes of the metadata cannot be read from %d on: %s", self._applied, error)
+                self._fail(error)
+                return
             except MetadataStoreError as error:
                 # Nothing is lost: the list is read on from the same change.
                 if not is_away:
                     log.warning("changes of the metadata cannot be read at present: %s", error)
                 is_away = True
                 await asyncio.sleep(RETRY_S)
-            except paths.CorruptNodeError as error:
-                # No error of this program: the line says which node is damaged, and a stack adds nothing.
-                log.error("changes of the metadata cannot be read from %d on: %s", self._applied, error)
-                self._fail(error)
-                return
             except Exception as error:
                 log.exception("changes of the metadata cannot be read from %d on", self._applied)
                 self._fail(error)

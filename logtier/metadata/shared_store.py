@@ -21,6 +21,7 @@ from headwater.logtier.metadata.change_list import (
     CHANGES_MAX,
     ChangesTrimmedError,
     FindPaths,
+    ListMovedBackError,
     ListMovedError,
     MetadataChange,
     changed_nodes,
@@ -50,6 +51,10 @@ CHANGES: Final = "/changes"
 TRIM_EVERY: Final = 100
 """Changes between two deletions of old ones: a deletion in each transaction would double its size."""
 
+DAMAGED_RETRY_S: Final = 5.0
+"""Wait before the number of the next change is read again that cannot be read: only the next change mends it, or an
+administrator."""
+
 READ_AHEAD: Final = 50
 """Changes that a broker reads at once when it is behind."""
 
@@ -64,6 +69,7 @@ class SharedMetadataStore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._end = 0
+        self._is_end_damaged = False
 
     # -- the list
 
@@ -143,7 +149,8 @@ class SharedMetadataStore:
         """Wait until there is a change of this number; return it and some of the following ones.
 
         Raises:
-            ChangesTrimmedError: The change is no longer in the list.
+            ChangesTrimmedError: The change is no longer in the list, or one of them is damaged.
+            ListMovedBackError: The list ends before this number: others would number other changes like applied ones.
         """
         path = _change_path(number)
         happened = asyncio.Event()
@@ -153,12 +160,20 @@ class SharedMetadataStore:
                 happened.clear()
                 if await self._store.exists(path):
                     break
-                if await self._stored_end() > number and not await self._store.exists(path):
+                end = await self._readable_end()
+                if end is None:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(happened.wait(), DAMAGED_RETRY_S)
+                    continue
+                if end > number and not await self._store.exists(path):
                     raise ChangesTrimmedError(f"{path} is not in the list any more")
+                if end < number:
+                    await self._check_not_moved_back(number)
                 await happened.wait()
         finally:
             forget()
-        end = min(await self._stored_end(), number + READ_AHEAD)
+        end = await self._readable_end()
+        end = number + 1 if end is None else min(end, number + READ_AHEAD)
         changes = [change for _, change in await self._read_changes(number, end)]
         self._end = max(self._end, end)
         return changes
@@ -170,8 +185,36 @@ class SharedMetadataStore:
         for each, node in zip(numbers, nodes, strict=True):
             if node is None:
                 raise ChangesTrimmedError(f"{_change_path(each)} is not in the list any more")
-            found.append((node, MetadataChange(each, _decode(_change_path(each), node.data))))
+            try:
+                found.append((node, MetadataChange(each, _decode(_change_path(each), node.data))))
+            except CorruptNodeError as error:
+                # The list repeats what the nodes have.
+                log.error("%s; it is passed over, and the nodes themselves are read: delete nothing", error)
+                raise ChangesTrimmedError(str(error)) from error
         return found
+
+    async def _readable_end(self) -> int | None:
+        """Return the number of the next change; None if its node is damaged, which is logged once."""
+        try:
+            end = await self._stored_end()
+        except CorruptNodeError as error:
+            if not self._is_end_damaged:
+                log.error("%s; set it to %d, or wait for the next change, which sets it", error, self._end)
+            self._is_end_damaged = True
+            return None
+        self._is_end_damaged = False
+        return end
+
+    async def _check_not_moved_back(self, number: int) -> None:
+        """Check that the list does not end before a number, which a server of the store may say that is behind."""
+        await self._store.sync()
+        end = await self._readable_end()
+        if end is not None and end < number:
+            raise ListMovedBackError(
+                CHANGES,
+                f"{end} is the next change, and {number - 1} is applied: ZooKeeper was restored from an old copy. Stop "
+                "all brokers, and restore a newer copy of its data (docs/how-to/cluster.md)",
+            )
 
     async def _stored_end(self) -> int:
         try:

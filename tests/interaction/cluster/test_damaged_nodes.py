@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from headwater.logtier.cluster import controlled_shutdown
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.store import Create, SetData
+from headwater.logtier.metadata.shared_store import CHANGES
+from headwater.logtier.metadata.store import Create, Delete, SetData
 from tests.interaction.cluster.test_members import Cluster, refusal, run, until
 
 
@@ -53,3 +56,37 @@ def test_a_broker_that_finds_a_damaged_node_does_not_start(tmp_path: Path, path:
         await cluster.settled()
 
     run(tmp_path, scenario)
+
+
+def test_a_damaged_change_stops_no_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        end = int(cluster.model.read(CHANGES).data)
+        cluster.model.write([Create(f"{CHANGES}/{end}", b"{damaged"), SetData(CHANGES, b"%d" % (end + 1))], 0)
+        await until(lambda: len(lines(caplog, f"{CHANGES}/{end} has data that this version cannot read")) == 3)
+        # The nodes are read instead, and changes are followed from the next one on.
+        await cluster.start(4)
+        await cluster.settled()
+        await cluster.stop(4)
+        await cluster.settled()
+
+    run(tmp_path, scenario)
+
+
+def test_a_list_of_changes_that_was_set_back_stops_the_brokers_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controlled_shutdown, "TIMEOUT_MS", 0)  # it asks a controller that has ended, too
+
+    async def main() -> None:
+        cluster = Cluster(tmp_path)
+        broker = await cluster.start(1)
+        await cluster.settled()
+        end = int(cluster.model.read(CHANGES).data)
+        cluster.model.write([Delete(f"{CHANGES}/{end - 1}"), SetData(CHANGES, b"%d" % (end - 1))], 0)
+        cluster.model.lose_connection("broker-1")
+        reason = f"{CHANGES}: {end - 1} is the next change, and {end - 1} is applied: ZooKeeper was restored"
+        assert (await broker.failed()).startswith(reason)
+        await cluster.stop(1)
+        assert not [record for record in caplog.records if record.exc_info]
+
+    asyncio.run(main())

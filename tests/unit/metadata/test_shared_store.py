@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from headwater.logtier.metadata.change_list import CHANGES_MAX, ChangesTrimmedError, ListMovedError
+from headwater.logtier.metadata.change_list import (
+    CHANGES_MAX,
+    ChangesTrimmedError,
+    ListMovedBackError,
+    ListMovedError,
+)
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.paths import CorruptNodeError
 from headwater.logtier.metadata.shared_store import CHANGES, TRIM_EVERY, SharedMetadataStore
@@ -183,11 +188,51 @@ def test_old_changes_are_trimmed_and_a_follower_that_needs_them_is_told(tmp_path
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"7", b'[["/t/a",5]]', b'[["/t/a","\xe2\x82\xac"]]', b"[[]]"])
-def test_a_damaged_change_is_named(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_change_is_named_and_passed_over(
+    tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(store: LocalMetadataStore) -> None:
         await store.multi([Create(f"{CHANGES}/0", data), SetData(CHANGES, b"1")])
-        with pytest.raises(CorruptNodeError, match="/changes/0"):
+        with pytest.raises(ChangesTrimmedError, match="/changes/0"):
             await SharedMetadataStore(store).changes_from(0)
+        (line,) = caplog.messages
+        assert "/changes/0 has data that this version cannot read" in line
+
+    run(tmp_path, scenario)
+
+
+def test_a_damaged_number_of_the_next_change_waits_for_the_next_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(store: LocalMetadataStore) -> None:
+        follower = SharedMetadataStore(store)
+        await follower.snapshot(below_t(follower))
+        controller = SharedMetadataStore(store)
+        await controller.snapshot(below_t(controller))
+        await store.set(CHANGES, b"many")
+        waiting = asyncio.create_task(follower.changes_from(0))
+        while not caplog.messages:  # noqa: ASYNC110 (a line of the log has no event)
+            await asyncio.sleep(0)
+        await controller.append([Create("/t/a", b"1")])
+        assert [change.number for change in await waiting] == [0]
+        assert (await store.get(CHANGES)).data == b"1"
+        (line,) = caplog.messages
+        assert line.endswith("set it to 0, or wait for the next change, which sets it")
+        await store.set(CHANGES, b"many")
+        with pytest.raises(CorruptNodeError, match="/changes has data"):
+            await SharedMetadataStore(store).snapshot(below_t(controller))
+
+    run(tmp_path, scenario)
+
+
+def test_a_list_that_ends_before_what_is_applied_is_not_followed(tmp_path: Path) -> None:
+    async def scenario(store: LocalMetadataStore) -> None:
+        controller = SharedMetadataStore(store)
+        for name in "abc":
+            await controller.append([Create(f"/t/{name}", b"")])
+        await store.multi([Delete(f"{CHANGES}/2"), SetData(CHANGES, b"2")])
+        with pytest.raises(ListMovedBackError, match="2 is the next change, and 2 is applied: ZooKeeper was restored"):
+            await controller.changes_from(3)
 
     run(tmp_path, scenario)
 
