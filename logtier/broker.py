@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 _START_ERRORS: Final = (
     BrokerIdInUseError,
     ConfigError,
-    CorruptNodeError,
     KafkaError,
     LogDirError,
     MetadataStoreError,
@@ -78,6 +77,11 @@ class Broker:
         """
         try:
             await self._start()
+        except CorruptNodeError as error:
+            await self._closing.aclose()
+            raise BrokerStartError(
+                f"{error}; restore the node from a backup of the metadata, or use the release that wrote it"
+            ) from error
         except _START_ERRORS as error:
             await self._closing.aclose()
             raise BrokerStartError(str(error)) from error

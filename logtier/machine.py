@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from headwater.logtier.config import BrokerConfig
+from headwater.logtier.config import BrokerConfig, ConfigError
 from headwater.logtier.log.cleaning.cleaner_process import CleanerProcess, Worker
+from headwater.logtier.log.folders.log_directory import META_PROPERTIES
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.shared_store import SharedMetadataStore
@@ -31,7 +32,15 @@ def configured_store(config: BrokerConfig, disk: Disk, on_failure: Callable[[str
     """Create the store in ZooKeeper or, for a single-node cluster, in the first of `log.dirs`; ConfigError."""
     if config.zookeeper_connect is not None:
         return _zookeeper_store(config)
-    return LocalMetadataStore(os.path.join(config.log_dirs[0], METADATA_DIRECTORY), disk, on_failure=on_failure)
+    folder = config.log_dirs[0]
+    metadata = os.path.join(folder, METADATA_DIRECTORY)
+    if disk.exists(os.path.join(folder, META_PROPERTIES)) and not disk.exists(metadata):
+        # An empty store would be another cluster, and its folder would be left in that of the broker.
+        raise ConfigError(
+            f"log folder {folder}: it has no metadata ({METADATA_DIRECTORY}): if its broker belongs to a cluster, set "
+            "zookeeper.connect; if they are lost, restore them from a backup"
+        )
+    return LocalMetadataStore(metadata, disk, on_failure=on_failure)
 
 
 def _zookeeper_store(config: BrokerConfig) -> OrderedMetadataStore:

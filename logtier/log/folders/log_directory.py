@@ -159,8 +159,8 @@ class LogDirectory:
             )
         if cluster_id is not None and meta["cluster.id"] != cluster_id:
             raise LogDirError(
-                f"log folder {self.path}: it belongs to cluster {meta['cluster.id']}, not to {cluster_id}; name "
-                "another folder in log.dirs"
+                f"log folder {self.path}: it belongs to cluster {meta['cluster.id']}, not to {cluster_id}; set "
+                "zookeeper.connect to that of its cluster, or name another folder in log.dirs"
             )
         self.cluster_id = meta["cluster.id"]
         self.directory_id = meta["directory.id"]

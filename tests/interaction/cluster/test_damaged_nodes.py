@@ -50,7 +50,9 @@ def test_a_broker_that_finds_a_damaged_node_does_not_start(tmp_path: Path, path:
     async def scenario(cluster: Cluster) -> None:
         stored = cluster.model.read(path).data
         cluster.model.write([SetData(path, data)], 0)
-        assert f"the metadata node {path} has data that this version cannot read" in await refusal(cluster.start(4))
+        line = await refusal(cluster.start(4))
+        assert f"the metadata node {path} has data that this version cannot read" in line
+        assert line.endswith("; restore the node from a backup of the metadata, or use the release that wrote it")
         cluster.model.write([SetData(path, stored)], 0)
         await cluster.start(4)
         await cluster.settled()

@@ -248,6 +248,19 @@ def test_a_failed_log_folder_costs_the_leaderships_in_it_and_no_others(tmp_path:
     run(tmp_path, scenario)
 
 
+def names(folder: Path) -> list[Path]:
+    """Everything in a folder."""
+    return sorted(folder.rglob("*"))
+
+
+async def single_node(folder: Path, node_id: int) -> Broker:
+    """Start a broker without ZooKeeper."""
+    properties = {"node.id": node_id, "log.dirs": str(folder), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    broker = Broker(BrokerConfig.from_properties(properties))
+    await broker.start()
+    return broker
+
+
 async def refusal(start: Awaitable[object]) -> str:
     """The one line with which a broker does not start."""
     with pytest.raises(BrokerStartError) as caught:
@@ -276,6 +289,15 @@ def test_what_does_not_fit_the_cluster_is_refused_with_one_line(tmp_path: Path) 
         # A folder of another cluster.
         other = Cluster(tmp_path)
         assert "it belongs to cluster" in await refusal(other.start(4))
+        # The folder of a cluster without ZooKeeper, and that of a single node in a cluster: nothing is created in them.
+        line = await refusal(single_node(tmp_path / "broker-4", 4))
+        assert "it has no metadata (__cluster_metadata): if its broker belongs to a cluster, set zookeeper" in line
+        assert not (tmp_path / "broker-4" / "__cluster_metadata").exists()
+        await (await single_node(tmp_path / "alone", 5)).stop()
+        before = names(tmp_path / "alone")
+        line = await refusal(cluster.start(5, "alone"))
+        assert "it belongs to cluster" in line
+        assert names(tmp_path / "alone") == before
         # A ZooKeeper that does not answer.
         other.model.kill()
         line = await refusal(other.start(6, properties={"zookeeper.connection.timeout.ms": 200}))
