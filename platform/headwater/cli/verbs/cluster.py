@@ -105,6 +105,22 @@ def health(output: str, bootstrap_servers: str | None) -> None:
 
 def _read(bootstrap_servers: str | None) -> tuple[ClusterInfo, ClusterHealth]:
     admin = TopicAdmin(servers(bootstrap_servers), settings().request_timeout_ms, client_security())
+    try:
+        return _read_with(admin)
+    except TopicAdminError as error:
+        if error.code is not ErrorCode.TIMED_OUT:
+            raise
+        # A broker answers, or the error would be another one; the client asks the controller.
+        raise CliError(
+            "cluster",
+            f"a broker answers at {admin.bootstrap_servers}, and the controller does not in time",
+            "it may be away without another one elected: look for `controller` in the brokers' logs, and whether "
+            "ZooKeeper runs; or raise HEADWATER_REQUEST_TIMEOUT_MS",
+            exit_code=EXIT_FAILED,
+        ) from error
+
+
+def _read_with(admin: TopicAdmin) -> tuple[ClusterInfo, ClusterHealth]:
     cluster = admin.cluster()
     topics = admin.list_topics()
     own = {topic.name for topic in topics if topic.is_internal} | {settings().registry_topic, STATUS_TOPIC}
