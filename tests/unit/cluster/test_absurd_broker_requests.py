@@ -1,0 +1,89 @@
+"""Requests between brokers that no broker sends: without the right, of an epoch that is over, with absurd fields."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headwater.logtier.client.connection import Request
+from headwater.logtier.peers.controller_requests import (
+    ProposedPartition,
+    allocate_producer_ids_request,
+    alter_partition_request,
+    broker_heartbeat_request,
+)
+from headwater.logtier.protocol.errors import ErrorCode
+from tests.control_plane import Caller, ControlNode, ControlPlane, run
+from tests.unit.cluster.test_forwarding import ALICE, Recording, create_topics, parts
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+NOBODY = UUID(int=7)
+
+
+def proposed(topic_id: UUID, partition: int, epoch: int, isr: dict[int, int]) -> ProposedPartition:
+    return ProposedPartition(topic_id, partition, epoch, isr, partition_epoch=epoch)
+
+
+def requests(broker_id: int, epoch: int) -> list[Request[Any]]:
+    return [
+        alter_partition_request(broker_id, epoch, [proposed(NOBODY, 0, 0, {broker_id: epoch})]),
+        broker_heartbeat_request(broker_id, epoch, 0, want_shut_down=True),
+        allocate_producer_ids_request(broker_id, epoch),
+    ]
+
+
+async def codes(controller: ControlNode, broker_id: int, epoch: int, caller: Caller | None = None) -> set[int]:
+    return {(await controller.answer(each, caller)).error_code for each in requests(broker_id, epoch)}
+
+
+def test_a_client_without_cluster_action_is_no_broker() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        broker, controller = await parts(plane)
+        controller.services.authorizer = Recording()
+        of_client = await codes(controller, broker.node.broker_id, broker.node.registrar.epoch, Caller(ALICE))
+        assert of_client == {ErrorCode.cluster_authorization_failed}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, LONG_MAX])
+@pytest.mark.parametrize("broker_id", [None, -1, 99, INT_MAX])
+def test_a_broker_that_is_not_registered_in_this_epoch_is_refused(broker_id: int | None, epoch: int) -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        broker, controller = await parts(plane)
+        sender = broker.node.broker_id if broker_id is None else broker_id
+        assert await codes(controller, sender, epoch) == {ErrorCode.stale_broker_epoch}
+
+    run(scenario)
+
+
+def test_absurd_partitions_are_refused_one_by_one() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        broker, controller = await parts(plane)
+        await broker.answer(create_topics("t"))
+        await plane.settled()
+        topic = controller.node.image.topics["t"]
+        topic_id, own = topic.topic_id, topic.partitions[0].leader
+        epoch = controller.node.image.brokers[own].epoch
+
+        async def refused(partition: int, leader_epoch: int, isr: dict[int, int]) -> int:
+            proposal = proposed(topic_id, partition, leader_epoch, isr)
+            [answer] = (await controller.answer(alter_partition_request(own, epoch, [proposal]))).partitions
+            return answer.error_code
+
+        for partition in (-1, INT_MAX):
+            assert await refused(partition, 0, {own: epoch}) == ErrorCode.unknown_topic_or_partition
+        for leader_epoch, isr, code in (
+            (-1, {own: epoch}, ErrorCode.fenced_leader_epoch),
+            (INT_MAX, {own: epoch}, ErrorCode.not_controller),
+            (0, {}, ErrorCode.invalid_request),
+            (0, {own: epoch, -1: epoch}, ErrorCode.invalid_request),
+            (0, {own: epoch, INT_MAX: epoch}, ErrorCode.invalid_request),
+        ):
+            assert await refused(0, leader_epoch, isr) == code
+        assert controller.node.image.topics["t"].partitions == topic.partitions
+
+    run(scenario)
