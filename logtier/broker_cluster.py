@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+from headwater.logtier.cluster.applied_changes import AppliedChanges
 from headwater.logtier.cluster.controlled_shutdown import shut_down_in_control
 from headwater.logtier.cluster.forwarding import Forwarding
 from headwater.logtier.cluster.isr_proposals import IsrProposals
 from headwater.logtier.cluster.membership import ClusterMembership
 from headwater.logtier.cluster.peer_connections import PeerConnections
 from headwater.logtier.cluster.remote_changes import RemoteChanges
-from headwater.logtier.cluster.restored_store import check_logs_not_ahead
+from headwater.logtier.cluster.restored_store import check_applied_changes, check_logs_not_ahead
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.controller.controller import Controller
@@ -49,6 +50,7 @@ class ClusterParts:
         self._closing = closing
         self._membership: ClusterMembership | None = None
         self._fetchers: ReplicaFetchers | None = None
+        self._applied_changes: AppliedChanges | None = None
         self.store = store
         self._connections = PeerConnections(
             config, follower.cache, machine.outgoing, machine.clock, machine.prng.random, machine.random_bytes
@@ -66,6 +68,9 @@ class ClusterParts:
 
     async def check_store(self, log_manager: LogManager) -> None:
         """Check that ZooKeeper is not older than the logs; StoreBehindError, CorruptNodeError."""
+        applied = self._applied_changes = AppliedChanges(log_manager, lambda: self._follower.applied)
+        self._closing.callback(applied.close)
+        await check_applied_changes(self.store, applied.read())
         await check_logs_not_ahead(self.store, self._follower.image, log_manager.logs.values())
 
     def open_proposals(self) -> IsrProposals:
@@ -136,6 +141,8 @@ class ClusterParts:
         assert self._fetchers is not None
         # Only now is this process registered, under an epoch of its own.
         self._fetchers.start()
+        assert self._applied_changes is not None
+        self._applied_changes.start()
 
     async def leave(self) -> None:
         """Let other brokers lead this broker's partitions, as far as they can, then leave the cluster.

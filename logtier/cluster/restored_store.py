@@ -1,13 +1,19 @@
 """Whether the metadata store is older than this broker's logs: it was restored from an old copy, perhaps."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headwater.logtier.log.log import Log
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.shared_store import CHANGES
 from headwater.logtier.metadata.store import MetadataStoreError
 from headwater.logtier.metadata.topic_nodes import CHUNK_PARTITIONS, chunk_path, decode_chunk
+
+_WHAT_TO_DO: Final = (
+    "The broker does not start, since acknowledged records could be removed: stop the other brokers, and restore a "
+    "newer copy of ZooKeeper's data (docs/how-to/cluster.md)"
+)
 
 
 class StoreBehindError(MetadataStoreError):
@@ -18,6 +24,28 @@ class _AheadLog(NamedTuple):
     log: Log
     path: str
     stored_epoch: int
+
+
+async def check_applied_changes(store: OrderedMetadataStore, applied: int) -> None:
+    """Check that the list of changes goes on where this broker has come to, or later.
+
+    Raises:
+        StoreBehindError: It ends before; the broker must not start, and has changed nothing.
+    """
+    if store.end_offset >= applied:
+        return
+    await store.sync()  # a server of a quorum may be behind
+    end, _ = await store.snapshot(_no_paths)
+    if end < applied:
+        raise StoreBehindError(
+            CHANGES,
+            f"the metadata are older than the logs: the list of changes ends before {end}, and this broker has applied "
+            f"those before {applied}. {_WHAT_TO_DO}",
+        )
+
+
+async def _no_paths() -> list[str]:
+    return []
 
 
 async def check_logs_not_ahead(store: OrderedMetadataStore, image: MetadataImage, logs: Iterable[Log]) -> None:
@@ -64,7 +92,5 @@ def _reason(ahead: list[_AheadLog]) -> str:
     others = f" (and {len(ahead) - 1} more partitions)" if len(ahead) > 1 else ""
     return (
         f"the metadata are older than the logs: {first.log.topic_partition} has leader epoch {first.stored_epoch} in "
-        f"ZooKeeper, and {first.log.leader_epochs.latest} in {first.log.directory}{others}. The broker does not start, "
-        "since acknowledged records could be removed: stop the other brokers, and restore a newer copy of ZooKeeper's "
-        "data (docs/how-to/cluster.md)"
+        f"ZooKeeper, and {first.log.leader_epochs.latest} in {first.log.directory}{others}. {_WHAT_TO_DO}"
     )

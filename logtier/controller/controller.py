@@ -504,8 +504,8 @@ class Controller:
 
         try:
             return await self._command(execute)
-        except KafkaError as error:
-            return refuse(error)
+        except (KafkaError, paths.CorruptNodeError) as error:
+            return refuse(self._refusal(error))
 
     async def _command(self, run: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """Run a command in its turn, to its end even if the caller is cancelled."""
@@ -529,12 +529,12 @@ class Controller:
                     raise KafkaError(ErrorCode.not_controller, "This broker is not the controller.")
                 self._depositions_before = self._depositions
                 return await run()
-        except (OSError, StoreUnavailableError) as error:
+        except (OSError, MetadataStoreError) as error:
             raise self._refusal(error) from error
         finally:
             self._waiting -= 1
 
-    def _refusal(self, error: KafkaError | OSError | StoreUnavailableError) -> KafkaError:
+    def _refusal(self, error: Exception) -> KafkaError:
         """Return what a client is told of an error of a command."""
         if isinstance(error, KafkaError):
             return error
@@ -558,7 +558,7 @@ class Controller:
         for end, operations in plan.parts(PART_BYTES_MAX):
             try:
                 await self._write(operations)
-            except (KafkaError, OSError, StoreUnavailableError) as error:
+            except (KafkaError, OSError, MetadataStoreError) as error:
                 if not done:
                     raise
                 refusal = self._refusal(error)

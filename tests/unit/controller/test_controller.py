@@ -15,7 +15,7 @@ from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.metadata.local import LocalMetadataStore
-from headwater.logtier.metadata.store import StoreUnavailableError
+from headwater.logtier.metadata.store import NoNodeError, StoreUnavailableError
 from headwater.logtier.metadata.topic_nodes import PartitionImage, chunk_path, decode_chunk
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
@@ -270,10 +270,18 @@ def test_a_broker_may_register_again_at_another_address(tmp_path: Path) -> None:
     run(tmp_path, step)
 
 
-def test_a_store_that_fails_becomes_the_error_of_each_topic(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [
+        StoreUnavailableError("/", "no space left"),
+        NoNodeError("/brokers", "emptied by somebody"),
+        paths.CorruptNodeError("/changes", b"damage"),
+    ],
+)
+def test_a_store_that_fails_becomes_the_error_of_each_topic(tmp_path: Path, failure: Exception) -> None:
     async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
         async def fail(operations: object) -> int:
-            raise StoreUnavailableError("/", "no space left")
+            raise failure
 
         store.append = fail  # type: ignore[method-assign]
         results = await controller.create_topics([NewTopic("t"), NewTopic("u")])
