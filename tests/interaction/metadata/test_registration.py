@@ -10,6 +10,7 @@ import pytest
 
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, NewTopic
 from headwater.logtier.controller.registration import BrokerAddresses, BrokerIdInUseError, BrokerRegistrar
+from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.paths import BrokerProcess
 from tests.simulation.metadata_node import SESSION_S, MetadataNode
 from tests.simulation.virtual_loop import VirtualLoop, drop
@@ -62,6 +63,8 @@ def run(scenario: Callable[[World], Awaitable[None]]) -> None:
 
 
 def test_a_process_that_was_killed_is_replaced_at_once_by_the_next_one_on_the_same_folder() -> None:
+    """KIP-380: two lives of a broker within one session looked like one to the controller."""
+
     async def scenario(world: World) -> None:
         other, first = world.node(1), world.node(2)
         await other.start()
@@ -251,5 +254,35 @@ def test_a_process_that_lost_only_its_session_returns_cleanly() -> None:
         await world.until(lambda: (known := other.image.brokers.get(2)) is not None and known.epoch > epoch)
         partition = other.image.topics["t"].partitions[0]
         assert {*partition.isr, *partition.elr} == {1, 2}
+
+    run(scenario)
+
+
+def test_kafka_7165_a_node_that_outlives_its_session_is_replaced_by_the_same_process() -> None:
+    """KAFKA-7165, ZOOKEEPER-2985: the node of the session before was still there when the broker registered in its
+    next session; it took the node for another broker's, and stayed away although it ran.
+    """
+
+    async def scenario(world: World) -> None:
+        other, node = world.node(1), world.node(2)
+        ghost = world.model.store("ghost", int(SESSION_S * 1000))
+        await other.start()
+        await node.start()
+        await ghost.start()
+        epoch, session, path = node.registrar.epoch, node.store.session_id, paths.broker_path(2)
+        registered = await ghost.get(path)
+        world.model.cut(node.name)
+        world.model.expire(session)
+        # The server has ended the session and still has its node: here another session holds the same.
+        left_over = await ghost.create(path, registered.data, ephemeral=True)
+        world.model.heal(node.name)
+        await world.until(lambda: node.registrar.epoch > left_over > epoch)
+        assert node.store.session_id != session
+        assert world.model.nodes()[path].ephemeral_owner == node.store.session_id
+        # What is left of the old session ends, and takes nothing with it.
+        world.model.expire(ghost.session_id)
+        await asyncio.sleep(3 * SESSION_S)
+        assert other.image.brokers[2].epoch == node.registrar.epoch
+        assert not node.failures
 
     run(scenario)

@@ -187,6 +187,8 @@ def test_a_login_by_sasl_and_nodes_that_admit_only_it(guarded: ZooKeeperServer) 
 def test_a_session_outlives_a_connection_that_is_lost_during_the_login(
     guarded: ZooKeeperServer, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """KAFKA-13461: a failed login stopped the controller for good, though its session went on."""
+
     async def main() -> None:
         proxy = CuttingProxy(guarded.port)
         await proxy.start()
@@ -206,6 +208,8 @@ def test_a_session_outlives_a_connection_that_is_lost_during_the_login(
         await until(lambda: store.exists("/a"))
         assert store.session_id == session
         assert SessionState.LOST not in states
+        assert states[0] is SessionState.SUSPENDED
+        assert states[-1] is SessionState.CONNECTED, "whoever stopped goes on"
         await store.close()
         await proxy.stop()
 

@@ -15,7 +15,7 @@ from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.metadata.local import LocalMetadataStore
-from headwater.logtier.metadata.store import NoNodeError, StoreUnavailableError
+from headwater.logtier.metadata.store import NoNodeError, StoredNode, StoreUnavailableError
 from headwater.logtier.metadata.topic_nodes import PartitionImage, chunk_path, decode_chunk
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
@@ -223,6 +223,8 @@ def test_blocks_of_producer_ids_do_not_overlap(tmp_path: Path) -> None:
 
 
 def test_a_controller_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
+    """KAFKA-6082: writes were not fenced by the controller's epoch, and a replaced one overwrote its successor's."""
+
     async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
         await store.set(paths.CONTROLLER_EPOCH, b"99")
         for _ in range(2):
@@ -232,6 +234,46 @@ def test_a_controller_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
         assert not await store.exists("/brokers/topics/t")
         with pytest.raises(KafkaError, match="not_controller"):
             await controller.allocate_producer_ids()
+
+    run(tmp_path, step)
+
+
+def test_kafka_6082_a_controller_that_was_replaced_does_not_depose_its_successor(tmp_path: Path) -> None:
+    """KAFKA-6082: a replaced controller resigned by deleting `/controller`, which was its successor's by then."""
+
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await store.set(paths.CONTROLLER_EPOCH, b"99")
+        assert controller.is_active, "it has not heard of it"
+        await controller.stop()
+        assert await store.exists(paths.CONTROLLER)
+
+    run(tmp_path, step)
+
+
+def test_kafka_6082_an_election_that_is_overtaken_leaves_no_controller_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KAFKA-6082: `/controller` was created first and the epoch raised later; between the two another broker could be
+    elected, and both acted as controller in one epoch.
+    """
+
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await controller.stop()
+        get = store.get
+
+        async def get_and_be_overtaken(path: str) -> StoredNode:
+            node = await get(path)
+            if path == paths.CONTROLLER_EPOCH:
+                await store.set(path, b"99")
+            return node
+
+        monkeypatch.setattr(store, "get", get_and_be_overtaken)
+        assert not await controller.elect()
+        assert not controller.is_active
+        assert not await store.exists(paths.CONTROLLER)
+        monkeypatch.setattr(store, "get", get)
+        assert await controller.elect()
+        assert controller.epoch == 100
 
     run(tmp_path, step)
 
