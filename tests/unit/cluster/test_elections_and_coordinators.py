@@ -9,7 +9,7 @@ import pytest
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import kio_request
 from headwater.logtier.controller.commands import NewTopic
-from headwater.logtier.metadata.topic_nodes import PartitionImage
+from headwater.logtier.metadata.topic_nodes import PartitionImage, chunk_path, decode_chunk
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -84,6 +84,30 @@ def test_leaders_come_back_to_the_preferred_replicas_when_an_administrator_asks(
         assert outcomes(await broker.answer(elect())) == {("t", 0): 0}
         await plane.settled()
         assert partition(plane, 0).leader == away
+
+    run(scenario)
+
+
+def test_kafka_9212_every_broker_tells_the_leader_epoch_that_is_stored() -> None:
+    """KAFKA-9212: the controller raised a leader epoch in ZooKeeper and sent brokers the one before. Clients asked with
+    it, were fenced, and learnt the same one again from every broker.
+    """
+
+    async def scenario(plane: ControlPlane) -> None:
+        away = (await plane.others())[0].node.broker_id
+        others = [each for each in plane.nodes if each != away]
+        await assigned(plane, (away, *others))
+        known = partition(plane, 0)
+        plane.crash(away)
+        await plane.settled()
+        await plane.begin(away)
+        await plane.settled()
+        await shrink_or_grow(plane, 0, *plane.nodes)
+        assert outcomes(await (await plane.others())[0].answer(elect())) == {("t", 0): 0}
+        await plane.settled()
+        [stored] = decode_chunk("/", plane.model.nodes()[chunk_path("t", 0)].data)
+        assert (stored.leader, stored.leader_epoch) == (away, known.leader_epoch + 2)
+        assert {node.image.topics["t"].partitions[0] for node in plane.nodes.values()} == {stored}
 
     run(scenario)
 

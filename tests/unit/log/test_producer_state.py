@@ -116,6 +116,39 @@ def test_silent_producers_are_forgotten() -> None:
     take(states, 0, 99, 1, 1)
 
 
+def test_kafka_9144_a_marker_keeps_its_producer_from_being_forgotten() -> None:
+    """KAFKA-9144: only records counted as a sign of life. A producer whose silent transaction was aborted was forgotten
+    at once, and a former coordinator's marker was appended after its successor's.
+    """
+    states = ProducerStates()
+    states.update(PRODUCER, 0, 0, 0, 0, 1_000, is_transactional=True)
+    marker = end_transaction_marker(
+        committed=False, producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=7, timestamp_ms=9_000
+    )
+    states.replay(RecordBatchHeader.parse(marker), decode_end_transaction_marker(marker))
+    assert states.remove_expired(9_999, 1_000) == 0
+    with pytest.raises(KafkaError) as caught:
+        states.check_marker(PRODUCER, 1, 6, 1)
+    assert caught.value.code is ErrorCode.transaction_coordinator_fenced
+
+
+def test_kafka_9144_a_follower_takes_markers_whose_coordinator_epoch_goes_back() -> None:
+    """KAFKA-9144: logs in which it happened could neither be replicated nor recovered."""
+    states = ProducerStates()
+    for coordinator_epoch in (7, 6):
+        marker = end_transaction_marker(
+            committed=True,
+            producer_id=PRODUCER,
+            producer_epoch=0,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=1_000,
+        )
+        states.replay(RecordBatchHeader.parse(marker), decode_end_transaction_marker(marker))
+    state = states.get(PRODUCER)
+    assert state is not None
+    assert state.coordinator_epoch == 6
+
+
 def test_a_snapshot_brings_everything_back() -> None:
     states = ProducerStates()
     for producer_id in range(4):
