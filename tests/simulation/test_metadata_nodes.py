@@ -239,6 +239,8 @@ def test_a_second_broker_with_the_id_of_a_live_one_is_refused_with_one_line() ->
 
 
 def test_a_broker_that_is_killed_and_back_before_its_session_ends_registers_when_it_has_ended() -> None:
+    """KAFKA-7165: it gave up at the node of its own former session."""
+
     async def scenario(cluster: Cluster) -> None:
         epoch = cluster.nodes[3].registrar.epoch
         cluster.crash(3)
@@ -251,6 +253,8 @@ def test_a_broker_that_is_killed_and_back_before_its_session_ends_registers_when
 
 @pytest.mark.parametrize("seed", range(12))
 def test_images_end_equal_whatever_happens_to_the_brokers_and_their_connections(seed: int) -> None:
+    """KAFKA-9212: after some changes brokers kept a leader epoch that was no longer so."""
+
     async def scenario(cluster: Cluster) -> None:
         chance = cluster.chance
         created: set[str] = set()

@@ -81,6 +81,7 @@ def test_a_killed_controller_is_replaced_and_returns_in_a_new_epoch(make_cluster
 
 
 def test_a_killed_broker_that_is_back_within_its_session_replaces_its_registration(make_cluster: MakeCluster) -> None:
+    """KIP-380, KAFKA-7165: it bounced unnoticed, or gave up at the node of its own former session."""
     cluster = make_cluster(session_ms=10_000)
     controller = begun(cluster)
     broker_id = next(each for each in IDS if each != controller)

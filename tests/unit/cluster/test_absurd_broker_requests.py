@@ -52,6 +52,8 @@ def test_a_client_without_cluster_action_is_no_broker() -> None:
 @pytest.mark.parametrize("epoch", [-1, 0, LONG_MAX])
 @pytest.mark.parametrize("broker_id", [None, -1, 99, INT_MAX])
 def test_a_broker_that_is_not_registered_in_this_epoch_is_refused(broker_id: int | None, epoch: int) -> None:
+    """KAFKA-7235: the controller could not tell the requests of a broker from those before it bounced."""
+
     async def scenario(plane: ControlPlane) -> None:
         broker, controller = await parts(plane)
         sender = broker.node.broker_id if broker_id is None else broker_id

@@ -143,6 +143,8 @@ def test_without_a_controller_the_broker_stops_after_the_time_limit() -> None:
 
 
 def test_a_heartbeat_is_checked_and_a_broker_may_change_its_mind() -> None:
+    """KAFKA-7235: a late request of a broker that had bounced shut down its next process."""
+
     class Denying:
         def is_authorized(self, *_: object) -> bool:
             return False

@@ -158,6 +158,8 @@ def test_a_controller_that_dies_in_the_middle_of_its_change_decides_nothing_twic
 
 
 def test_a_deposed_controller_refuses_and_the_next_one_decides() -> None:
+    """KAFKA-6082: a deposed controller, not knowing it, went on writing states of partitions."""
+
     async def scenario(plane: ControlPlane) -> None:
         await created(plane)
         control = (await plane.others())[0]

@@ -134,6 +134,7 @@ def test_a_fetch_of_an_earlier_process_of_the_broker_is_refused_as_a_whole(make:
 
 
 def test_a_client_with_another_leader_epoch_is_told_the_leader(make: Make) -> None:
+    """KIP-320: a fetch of another epoch was served, and went unnoticed past a truncation."""
     node = led(make)
     node.change(leader_epoch=3)
     found = asked(node, position(0, leader_epoch=2))

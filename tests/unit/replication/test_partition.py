@@ -77,6 +77,7 @@ def test_the_high_watermark_never_goes_back() -> None:
 
 @pytest.mark.parametrize("older", [stored(2, 2, 1, 2), stored(2, 3, 1, 2, partition_epoch=2)])
 def test_a_state_of_an_older_leader_or_partition_epoch_is_ignored(older: PartitionImage) -> None:
+    """KAFKA-7235: a broker that had bounced executed what the controller had sent to it before."""
     partition = leading(FakePartitionLog())
     assert partition.leadership(older, {}, 0) == ()
     assert partition.is_leader
@@ -88,6 +89,7 @@ def test_a_state_of_an_older_leader_or_partition_epoch_is_ignored(older: Partiti
     [(2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
 )
 def test_another_leader_epoch_than_ours_is_refused(epoch: int, code: ErrorCode) -> None:
+    """KIP-320: requests had no epoch; a deposed leader, and one that did not know it leads anew, served them."""
     with pytest.raises(KafkaError) as refused:
         leading(FakePartitionLog()).check_leader(epoch)
     assert refused.value.code is code

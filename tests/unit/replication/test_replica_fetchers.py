@@ -138,6 +138,8 @@ def test_transactions_and_producers_are_known_to_a_follower(tmp_path: Path) -> N
 
 
 def test_kafka_12257_a_topic_made_anew_gets_no_records_of_the_old_one(tmp_path: Path) -> None:
+    """KAFKA-12257: metadata of a topic made anew were ignored, as its epochs begin below those of the old one."""
+
     async def scenario(cluster: Cluster) -> None:
         cluster.start(led_by(1))
         cluster.nodes[1].append(3)
@@ -287,6 +289,8 @@ def test_an_unforeseen_error_of_one_log_stops_only_its_partition(
 
 
 def test_kafka_10778_no_append_follows_a_failed_write(tmp_path: Path) -> None:
+    """KAFKA-10778: after a failed write appends went on until the folder was taken offline."""
+
     async def scenario(cluster: Cluster) -> None:
         cluster.start(led_by(1), led_by(1))
         await asyncio.sleep(0.1)
@@ -332,6 +336,8 @@ def test_an_answer_with_nothing_whole_pauses_the_partition(tmp_path: Path) -> No
 
 
 def test_fetches_of_a_process_that_registered_anew_are_refused(tmp_path: Path) -> None:
+    """KAFKA-7235: what a broker had sent before it bounced counted as said by its next process."""
+
     async def scenario(cluster: Cluster) -> None:
         cluster.start(led_by(1))
         cluster.nodes[1].append(1)
