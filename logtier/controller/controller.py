@@ -150,6 +150,7 @@ class Controller:
         while True:
             node = await self._store.get(paths.CONTROLLER_EPOCH)
             epoch = paths.decode_controller_epoch(node.data) + 1
+            end = self._store.end_offset
             try:
                 number = await self._store.append(
                     [
@@ -160,8 +161,7 @@ class Controller:
             except (NodeExistsError, BadVersionError):
                 return False
             except ListMovedError:
-                # The controller before has written what this broker has not read yet.
-                await self._read_up_to(self._store.end_offset)
+                await self._read_up_to(end)  # Of the controller before, or of this election: its answer was lost.
                 continue
             break
         await self._read_up_to(number)

@@ -1,14 +1,16 @@
-"""What becomes of the controller's office when the connection to the store is lost."""
+"""What becomes of an election, and of the office, when the connection to the store is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
 
 from headwater.logtier.controller.commands import NewTopic
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.store import SessionState
+from headwater.logtier.metadata.store import Create, Operation, SessionState
 from tests.simulation.metadata_node import MetadataNode
 from tests.simulation.virtual_loop import VirtualLoop, drop
 from tests.simulation.zookeeper_model import ZooKeeperModel
@@ -44,6 +46,35 @@ async def assert_in_office(node: MetadataNode, model: ZooKeeperModel) -> None:
     [created] = await node.spawn(node.controller.create_topics([NewTopic("t", 1, 1)]))
     assert created.error is None
     assert "t" in node.image.topics
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_an_election_whose_answer_is_lost_is_held_once_more_if_it_has_to_be(happened: bool) -> None:
+    """ZooKeeper's CONNECTION_LOSS: the node may exist, its creator does not know, and waits for itself for ever."""
+
+    async def scenario(node: MetadataNode, model: ZooKeeperModel) -> None:
+        append = node.store.append
+        lost: list[str] = []
+
+        async def append_and_lose(operations: Sequence[Operation]) -> int:
+            appending = asyncio.ensure_future(append(operations))
+            if not lost and any(isinstance(each, Create) and each.path == paths.CONTROLLER for each in operations):
+                await asyncio.sleep(0)
+                model.lose_connection(node.name, happened)
+                lost.append(node.name)
+                assert (paths.CONTROLLER in model.nodes()) == happened
+            return await appending
+
+        node.store.append = append_and_lose  # type: ignore[method-assign]
+        async with asyncio.timeout(30):
+            await node.start()
+        await until(lambda: node.controller.is_active)
+        assert lost
+        # One that took effect is an office of its own: its epoch is used up.
+        assert node.controller.epoch == (2 if happened else 1)
+        await assert_in_office(node, model)
+
+    run(scenario)
 
 
 def test_kafka_13461_a_controller_that_was_suspended_acts_again_in_the_same_session() -> None:
