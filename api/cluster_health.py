@@ -14,6 +14,9 @@ from headwater.api.topic_model import ClusterInfo, PartitionInfo, TopicInfo
 #: Copies of the product's own topics on a cluster of that many brokers or more.
 COPIES: Final = 3
 
+#: Its partitions elect no other leader: while their broker is away, the groups in them wait.
+GROUPS_TOPIC: Final = "__consumer_offsets"
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
@@ -77,6 +80,9 @@ class ClusterHealth:
             lines.append("no controller: topics and configs cannot be changed until one is elected")
         if self.absent:
             lines.append(f"brokers that have replicas and are away: {', '.join(map(str, self.absent))}")
+        waiting = [each for each in self.offline if each.topic == GROUPS_TOPIC]
+        if waiting:
+            lines.append(f"{_counted(waiting)} of consumer groups, which wait for the broker that led them")
         for found, what in (
             (self.offline, "without a leader, neither readable nor writable"),
             (self.under_min_isr, "below min.insync.replicas, where acks=all is refused"),

@@ -59,6 +59,12 @@ def test_without_a_controller_nothing_can_be_changed() -> None:
     assert health.problems == ["no controller: topics and configs cannot be changed until one is elected"]
 
 
+def test_groups_that_wait_are_named() -> None:
+    offsets = topic("__consumer_offsets", (1, (1, 2), (1, 2)), (None, (2, 1), (2, 1)))
+    lines = cluster_health(cluster(1), [offsets], {}, set()).problems
+    assert "1 partition of consumer groups, which wait for the broker that led them" in lines
+
+
 def test_many_partitions_are_counted_and_a_few_are_named() -> None:
     flights = topic("flights", *[(None, (1,), ()) for _ in range(8)])
     lines = cluster_health(cluster(1), [flights], {}, set()).problems
