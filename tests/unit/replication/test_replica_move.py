@@ -328,7 +328,7 @@ def test_a_truncation_during_a_move_begins_the_copy_again(tmp_path: Path) -> Non
         for value in range(200):
             node.append(value)
         target = node.other_folder
-        node.replicas.log_dirs.limit_moves(40_000)
+        node.replicas.log_dirs.limit_moves(10_000)
         node.replicas.log_dirs.alter(P0, target)
         [(move, _)] = node.replicas.log_dirs._moves.values()
         await asyncio.sleep(0.01)
