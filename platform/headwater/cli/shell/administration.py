@@ -128,16 +128,14 @@ def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[Cluster
 def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache], Coroutine[Any, Any, T]]) -> T:
     """Call `call` with the metadata of a folder, which must not be in use by a broker."""
     import asyncio
-    import os
     import random
 
-    from headwater.logtier.config import BrokerConfig
+    from headwater.logtier.config import BrokerConfig, ConfigError
     from headwater.logtier.controller.bootstrap import bootstrap
     from headwater.logtier.controller.controller import Controller
-    from headwater.logtier.machine import METADATA_DIRECTORY
+    from headwater.logtier.machine import configured_store
     from headwater.logtier.metadata.follower import MetadataFollower
     from headwater.logtier.metadata.image import MetadataCache
-    from headwater.logtier.metadata.local import LocalMetadataStore
     from headwater.logtier.metadata.paths import CorruptNodeError
     from headwater.logtier.metadata.store import MetadataStoreError
     from headwater.logtier.runtime.clock import SystemClock
@@ -147,7 +145,7 @@ def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache]
     async def run() -> T:
         config = BrokerConfig.from_properties({"log.dirs": data_dir})
         metadata = MetadataCache(config)
-        store = LocalMetadataStore(os.path.join(data_dir, METADATA_DIRECTORY), RealDisk())
+        store = configured_store(config, RealDisk(), lambda _: None)
         await store.start()
         try:
             follower = MetadataFollower(store, metadata)
@@ -165,5 +163,5 @@ def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache]
 
     try:
         return asyncio.run(run())
-    except (MetadataStoreError, CorruptNodeError) as error:
+    except (ConfigError, MetadataStoreError, CorruptNodeError) as error:
         raise CliError(verb, str(error), exit_code=EXIT_FAILED) from None
