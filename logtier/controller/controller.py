@@ -534,7 +534,7 @@ class Controller:
         finally:
             self._waiting -= 1
 
-    def _refusal(self, error: Exception) -> KafkaError:
+    def _refusal(self, error: KafkaError | OSError | MetadataStoreError | paths.CorruptNodeError) -> KafkaError:
         """Return what a client is told of an error of a command."""
         if isinstance(error, KafkaError):
             return error

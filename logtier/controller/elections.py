@@ -14,6 +14,7 @@ from headwater.logtier.controller.partition_draft import Candidates, PartitionDr
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import Create, Operation, SetData
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, change_topic
 
 #: Elections of preferred leaders at a time, as in Kafka: clients of each partition look for its new leader.
@@ -146,15 +147,17 @@ def plan_coordinators(image: MetadataImage, brokers: Candidates, min_isr: MinIsr
 
     They may take effect one by one.
     """
-
-    def coordinated(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
-        if partition.leader == NO_BROKER or not topic.is_internal or partition.coordinator == partition.leader:
-            return partition
-        draft = PartitionDraft(partition, minimum, brokers)
-        draft.prefer(partition.last_known_leader)
-        return draft.result()
-
-    return _changed_topics(image, coordinated, min_isr)
+    operations: list[Operation] = []
+    for topic in filter(None, map(image.topic, INTERNAL_TOPICS)):
+        minimum = min_isr(topic)
+        partitions = []
+        for partition in topic.partitions:
+            draft = PartitionDraft(partition, minimum, brokers)
+            if partition.leader not in (NO_BROKER, partition.coordinator):
+                draft.prefer(partition.last_known_leader)
+            partitions.append(draft.result())
+        operations += change_topic(topic.name, topic.topic_id, topic.partitions, tuple(partitions))
+    return operations
 
 
 def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]:
