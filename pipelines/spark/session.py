@@ -188,11 +188,11 @@ def open_session(
     for key, value in conf.items():
         builder = builder.config(key, value)
     os.makedirs(os.path.dirname(os.path.abspath(log_path)), exist_ok=True)
+    # Whole, before a second thread needs it: where two import parts of it at the same time, as PySpark and the kernels
+    # do, Python may hand out a half of it.
+    importlib.import_module("numpy")
     # This process is idle while the JVM starts. The first compilation takes seconds; otherwise every worker would
     # compile at the same time.
-    # NumPy is whole before: PySpark imports it, too, and where two threads import parts of it at the same time, Python
-    # may hand out a half of it.
-    importlib.import_module("numpy")
     compiling = threading.Thread(target=_warm_kernels, name="warm-kernels", daemon=True)
     compiling.start()
     began_at = os.path.getsize(log_path) if os.path.exists(log_path) else 0
