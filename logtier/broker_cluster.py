@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from headwater.logtier.cluster.applied_changes import AppliedChanges
+from headwater.logtier.cluster.applied_changes import AppliedChanges, read_applied_changes
 from headwater.logtier.cluster.controlled_shutdown import shut_down_in_control
 from headwater.logtier.cluster.forwarding import Forwarding
 from headwater.logtier.cluster.isr_proposals import IsrProposals
@@ -50,7 +50,6 @@ class ClusterParts:
         self._closing = closing
         self._membership: ClusterMembership | None = None
         self._fetchers: ReplicaFetchers | None = None
-        self._applied_changes: AppliedChanges | None = None
         self.store = store
         self._connections = PeerConnections(
             config, follower.cache, machine.outgoing, machine.clock, machine.prng.random, machine.random_bytes
@@ -68,9 +67,7 @@ class ClusterParts:
 
     async def check_store(self, log_manager: LogManager) -> None:
         """Check that ZooKeeper is not older than the logs; StoreBehindError, CorruptNodeError."""
-        applied = self._applied_changes = AppliedChanges(log_manager, lambda: self._follower.applied)
-        self._closing.callback(applied.close)
-        await check_applied_changes(self.store, applied.read())
+        await check_applied_changes(self.store, read_applied_changes(log_manager))
         await check_logs_not_ahead(self.store, self._follower.image, log_manager.logs.values())
 
     def open_proposals(self) -> IsrProposals:
@@ -135,14 +132,15 @@ class ClusterParts:
         )
         log_manager.broker_epoch = lambda: membership.epoch_at_close
         log_manager.on_failed_directory = lambda: membership.folder_failed(log_manager.online_folders)
+        applied_changes = AppliedChanges(log_manager, lambda: self._follower.applied)
+        self._closing.callback(applied_changes.close)
         # Also if the start fails from now on.
         self._closing.push_async_callback(membership.leave)
         await membership.join()
         assert self._fetchers is not None
         # Only now is this process registered, under an epoch of its own.
         self._fetchers.start()
-        assert self._applied_changes is not None
-        self._applied_changes.start()
+        applied_changes.start()
 
     async def leave(self) -> None:
         """Let other brokers lead this broker's partitions, as far as they can, then leave the cluster.

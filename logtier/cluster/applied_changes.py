@@ -1,15 +1,12 @@
 """Up to which change of the metadata a broker has come, in its log folders: a store that ends before it is too old."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final
 
-from headwater.logtier.log.flushing.checkpoints import CheckpointWriter, read_checkpoint
+from headwater.logtier.log.flushing.checkpoints import CheckpointWriter, read_checkpoint_or_warn
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.protocol.topic_partition import TopicPartition
-
-logger = logging.getLogger(__name__)
 
 APPLIED_CHANGES: Final = "applied-changes-checkpoint"
 
@@ -17,6 +14,17 @@ WRITE_EVERY_S: Final = 5.0
 """A number that is too low is safe: it tells less of the store's age."""
 
 _LIST: Final = TopicPartition("__cluster_metadata", 0)
+
+
+def read_applied_changes(log_manager: LogManager) -> int:
+    """Return the largest number in the online folders; 0 without one."""
+    consequence = "whether the metadata are older than this folder is not known"
+    found = [
+        read_checkpoint_or_warn(log_manager.disk, directory, APPLIED_CHANGES, consequence)
+        for directory in log_manager.directories
+        if directory.is_online
+    ]
+    return max((offsets.get(_LIST, 0) for offsets in found), default=0)
 
 
 class AppliedChanges:
@@ -28,22 +36,6 @@ class AppliedChanges:
         self._applied = applied
         self._writer = CheckpointWriter(log_manager.disk)
         self._task: asyncio.Task[None] | None = None
-
-    def read(self) -> int:
-        """Return the largest number in the online folders; 0 without one."""
-        found = [0]
-        for directory in self._log_manager.directories:
-            if not directory.is_online:
-                continue
-            try:
-                offsets = read_checkpoint(self._log_manager.disk, directory.path, APPLIED_CHANGES)
-            except (OSError, ValueError) as error:
-                logger.warning("%s: whether the metadata are older than this folder is not known", error)
-                if isinstance(error, OSError):
-                    directory.health.observe(f"read {APPLIED_CHANGES}", error)
-                continue
-            found.append(offsets.get(_LIST, 0))
-        return max(found)
 
     def start(self) -> None:
         """Write it now, and from time to time."""

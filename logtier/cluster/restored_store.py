@@ -1,6 +1,6 @@
 """Whether the metadata store is older than this broker's logs: it was restored from an old copy, perhaps."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from headwater.logtier.log.log import Log
@@ -62,15 +62,14 @@ async def check_logs_not_ahead(store: OrderedMetadataStore, image: MetadataImage
         return
     await store.sync()
     paths = sorted({each.path for each in ahead})
-    nodes = dict(zip(paths, await store.get_many(paths), strict=True))
-    stored = {path: decode_chunk(path, node.data) for path, node in nodes.items() if node is not None}
-    epochs: Mapping[str, list[int]] = {path: [each.leader_epoch for each in chunk] for path, chunk in stored.items()}
+    nodes = zip(paths, await store.get_many(paths), strict=True)
+    chunks = {path: decode_chunk(path, node.data) for path, node in nodes if node is not None}
     still = []
     for each in ahead:
-        known = epochs.get(each.path, [])
+        chunk = chunks.get(each.path, ())
         place = each.log.topic_partition.partition % CHUNK_PARTITIONS
-        if place < len(known) and known[place] < each.log.leader_epochs.latest:
-            still.append(each._replace(stored_epoch=known[place]))
+        if place < len(chunk) and chunk[place].leader_epoch < each.log.leader_epochs.latest:
+            still.append(each._replace(stored_epoch=chunk[place].leader_epoch))
     if still:
         raise StoreBehindError(still[0].path, _reason(still))
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from headwater.logtier.log.flushing.checkpoints import CheckpointWriter, read_checkpoint
+from headwater.logtier.log.flushing.checkpoints import CheckpointWriter, read_checkpoint_or_warn
 from headwater.logtier.log.folders.log_directory import LogDirectory
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_manager import LogManager
@@ -35,13 +35,12 @@ class WatermarkCheckpoints:
     def read(self) -> None:
         """Read the files of all online folders."""
         for directory in self._online():
-            try:
-                offsets = read_checkpoint(self._log_manager.disk, directory.path, HIGH_WATERMARKS)
-            except (OSError, ValueError) as error:
-                logger.warning("%s: the high watermarks in this folder begin at the log start offsets", error)
-                if isinstance(error, OSError):
-                    directory.health.observe(f"read {HIGH_WATERMARKS}", error)
-                continue
+            offsets = read_checkpoint_or_warn(
+                self._log_manager.disk,
+                directory,
+                HIGH_WATERMARKS,
+                "the high watermarks in this folder begin at the log start offsets",
+            )
             if offsets:
                 self._has_file.add(directory.path)
             logs = self._log_manager.logs

@@ -42,6 +42,19 @@ def read_checkpoint(disk: Disk, directory: str, name: str) -> dict[TopicPartitio
     return offsets
 
 
+def read_checkpoint_or_warn(
+    disk: Disk, directory: LogDirectory, name: str, consequence: str
+) -> dict[TopicPartition, int]:
+    """Return the offsets of a checkpoint; {} also if it cannot be read, which is logged with the consequence."""
+    try:
+        return read_checkpoint(disk, directory.path, name)
+    except (OSError, ValueError) as error:
+        logger.warning("%s: %s", error, consequence)
+        if isinstance(error, OSError):
+            directory.health.observe(f"read {name}", error)
+        return {}
+
+
 def write_checkpoint(
     disk: Disk, directory: str, name: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True
 ) -> None:
