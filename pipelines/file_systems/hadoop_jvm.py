@@ -63,11 +63,7 @@ def _started(conf: str) -> Any:
                 protocol.get_return_value(answer, self, "Hadoop", "call")  # raises
             return answer
 
-    pyspark = importlib.util.find_spec("pyspark")  # without an import, which takes seconds
-    assert pyspark is not None
-    assert pyspark.origin is not None
-    jars = os.path.join(os.path.dirname(pyspark.origin), "jars")
-    [py4j_jar] = glob.glob(os.path.join(jars, "py4j-*.jar"))
+    jars, py4j_jar = _jars()
     try:
         port, token, process = launch_gateway(
             jarpath=py4j_jar,
@@ -84,3 +80,17 @@ def _started(conf: str) -> Any:
     gateway = JavaGateway(gateway_parameters=parameters, java_process=process)
     gateway.set_gateway_client(Client(gateway_parameters=parameters))
     return gateway
+
+
+def _jars() -> tuple[str, str]:
+    """The folder of Spark's jars, and that of py4j. Raises FileSystemError.
+
+    In Spark's tasks PySpark is a zip file without jars, and SPARK_HOME is set.
+    """
+    spec = importlib.util.find_spec("pyspark")  # without an import, which takes seconds
+    places = [os.environ.get("SPARK_HOME", ""), os.path.dirname((spec and spec.origin) or "")]
+    for place in filter(None, places):
+        jars = os.path.join(place, "jars")
+        for py4j_jar in glob.glob(os.path.join(glob.escape(jars), "py4j-*.jar")):
+            return jars, py4j_jar
+    raise FileSystemError("the jars of Spark are not found: set SPARK_HOME to the folder that holds `jars`")

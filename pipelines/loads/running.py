@@ -22,6 +22,7 @@ from headwater.pipelines.loads.loader import TopicLoad
 from headwater.pipelines.loads.request import LoadOutcome, LoadRequest, LoadStatus
 from headwater.pipelines.locks.broker_lock import LockHeldError, LockLostError, LockUnavailableError
 from headwater.pipelines.sources.known_columns import KnownColumns
+from headwater.pipelines.spark.importing import import_pyspark
 from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, SessionError, lost_jvm
 from headwater.pipelines.spark.spark_errors import first_line
 
@@ -78,6 +79,7 @@ class LoadRun:
 
         Loads are prepared in order, a number of them ahead of Spark; whichever is prepared first is run first.
         """
+        import_pyspark()  # a JVM's files are asked by threads, while Spark starts
         ahead = threading.Semaphore(PREPARED_AHEAD)
         prepared: Queue[tuple[int, TopicLoad | LoadOutcome]] = Queue()
         outcomes: dict[int, LoadOutcome] = {}

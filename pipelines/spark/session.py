@@ -8,7 +8,6 @@ With a `spark.master` other than `local[...]`, Headwater's code is shipped to ex
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import re
@@ -22,6 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark.importing import import_pyspark
 from headwater.pipelines.spark.shipping import for_cluster, is_cluster, shipped_code
 from headwater.pipelines.spark.worker_sockets import remove_socket_folders, socket_conf, socket_folder
 
@@ -165,6 +165,7 @@ def open_session(
     name: str, log_path: str, extra: Mapping[str, str] | None = None, *, few_rows: bool = False
 ) -> SparkSession:
     """Start Spark, with `settings`, or return the running session. Raises SessionError."""
+    import_pyspark()  # the kernels' thread needs some of it, too
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -188,9 +189,6 @@ def open_session(
     for key, value in conf.items():
         builder = builder.config(key, value)
     os.makedirs(os.path.dirname(os.path.abspath(log_path)), exist_ok=True)
-    # Whole, before a second thread needs it: where two import parts of it at the same time, as PySpark and the kernels
-    # do, Python may hand out a half of it.
-    importlib.import_module("numpy")
     # This process is idle while the JVM starts. The first compilation takes seconds; otherwise every worker would
     # compile at the same time.
     compiling = threading.Thread(target=_warm_kernels, name="warm-kernels", daemon=True)

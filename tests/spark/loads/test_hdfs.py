@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from headwater.pipelines.publishing.opened_source import named_source
 from headwater.pipelines.publishing.publisher import no_step, publish
 from headwater.pipelines.publishing.request import PublishRequest
 from headwater.pipelines.publishing.topic_declaration import declared_topic
+from tests.bench.processes import free_port
 from tests.bench.spark.publish_client import Silent
 from tests.hdfs import HdfsProcesses
 from tests.spark.loads.conftest import Dock
@@ -64,6 +67,25 @@ def test_loads_on_hdfs_are_whole_and_verified_and_can_be_published_back(dock: Do
         request = named_source(PublishRequest(target, published, "n"), file_system(target))
         done = publish(dock.spark, request, declared_topic(request, {}, None, None), dock.servers, Silent(), no_step)
         assert (done.rows, done.written) == (20, written)
+
+
+def test_avro_files_are_written_by_tasks_where_http_is_closed(
+    dock: Dock, lake: str, hdfs: HdfsProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each worker starts a Java process of its own, with the jars of SPARK_HOME."""
+    closed = tmp_path / "conf"
+    shutil.copytree(hdfs.conf, closed)
+    site = closed / "hdfs-site.xml"
+    open_address = hdfs.webhdfs[0].removeprefix("http://")
+    assert open_address in site.read_text()
+    site.write_text(site.read_text().replace(open_address, f"127.0.0.1:{free_port()}"))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(closed))
+    dock.create()
+    dock.produce(numbers(20))
+    outcome = dock.load(f"{lake}/flights", format="avro")
+    assert (outcome.error, outcome.outcome) == ("", LoadStatus.LOADED)
+    assert outcome.manifest is not None
+    assert outcome.manifest.rows == 20
 
 
 def test_a_namenode_that_is_killed_in_the_middle_costs_nothing(

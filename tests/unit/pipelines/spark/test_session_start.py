@@ -4,29 +4,58 @@ import subprocess
 import sys
 from pathlib import Path
 
-NUMPY_IS_WHOLE = """
+import pytest
+
+STARTED = """
 import sys
-from pyspark.sql import SparkSession
 from headwater.pipelines.spark import session
 
-def warm():
-    numpy = sys.modules.get("numpy")
-    print(numpy is not None and not numpy.__spec__._initializing)
+def tell_what_is_whole(builder=None):
+    lines = []
+    for name in ("numpy", "pandas", "pyarrow", "pyspark.sql", "pyspark.testing.utils"):
+        module = sys.modules.get(name)
+        lines.append(f"{name} {module is not None and not module.__spec__._initializing}\\n")
+    sys.stdout.write("".join(lines))
 
 def fail(builder):
     raise RuntimeError("no JVM")
 
-session._warm_kernels = warm
-SparkSession.Builder.getOrCreate = fail
-try:
-    session.open_session("test", sys.argv[1], {"spark.master": "local[1]"})
-except session.SessionError as error:
-    print(str(error).partition(":")[0])
+def open_session():
+    from pyspark.sql import SparkSession
+    SparkSession.Builder.getOrCreate = fail
+    try:
+        session.open_session("test", sys.argv[1], {"spark.master": "local[1]"})
+    except session.SessionError as error:
+        sys.stdout.write(str(error).partition(":")[0] + "\\n")
 """
 
+SESSION = (
+    STARTED
+    + """
+session._warm_kernels = tell_what_is_whole
+open_session()
+"""
+)
 
-def test_numpy_is_whole_before_a_second_thread_imports_it(tmp_path: Path) -> None:
-    """PySpark's thread has got `partially initialized module 'numpy'` while that of the kernels imported it."""
-    command = [sys.executable, "-P", "-c", NUMPY_IS_WHOLE, str(tmp_path / "spark.log")]
+LOADS = (
+    STARTED
+    + """
+from headwater.pipelines.loads.running import LoadRun
+
+class Told(LoadRun):
+    def _feed(self, *_):
+        tell_what_is_whole()
+
+Told((), None, "", None).run(open_session)
+"""
+)
+
+WHOLE = {f"{name} True" for name in ("numpy", "pandas", "pyarrow", "pyspark.sql", "pyspark.testing.utils")}
+
+
+@pytest.mark.parametrize("script", [SESSION, LOADS], ids=["session", "loads"])
+def test_what_threads_share_is_whole_before_the_second_one_starts(script: str, tmp_path: Path) -> None:
+    """A call through py4j has failed with `partially initialized module 'numpy'`, which another thread imported."""
+    command = [sys.executable, "-P", "-c", script, str(tmp_path / "spark.log")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert set(ended.stdout.split("\n")) == {"True", "Spark did not start", ""}, ended
+    assert {*ended.stdout.splitlines()} == WHOLE | {"Spark did not start"}, ended
