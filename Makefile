@@ -40,7 +40,7 @@ test: java venv ## Everything: `make check`, all examples of properties, the tes
 
 # Types take the longest: they run beside the rest, two at a time, each printed whole; a failure does not hide another.
 .PHONY: check
-check: venv ## Format, lint, types, contracts, doctests, fast tests (under a minute)
+check: venv ## Format, lint, types, contracts, doctests, fast tests (three minutes)
 	@$(MAKE) --no-print-directory -k -j2 --output-sync=target check-types check-format check-lint check-contracts check-tests
 
 .PHONY: check-types check-format check-lint check-contracts check-tests

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import BrokerProcess
 from tests.end_to_end.delta_log import delta_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RECORDS = 20
 #: Runs a pipeline as the command line does, and freezes at a step of its first batch.
