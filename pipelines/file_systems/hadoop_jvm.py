@@ -88,7 +88,7 @@ def _jars() -> tuple[str, str]:
     In Spark's tasks PySpark is a zip file without jars, and SPARK_HOME is set.
     """
     spec = importlib.util.find_spec("pyspark")  # without an import, which takes seconds
-    places = [os.environ.get("SPARK_HOME", ""), os.path.dirname((spec and spec.origin) or "")]
+    places = [os.path.dirname((spec and spec.origin) or ""), os.environ.get("SPARK_HOME", "")]
     for place in filter(None, places):
         jars = os.path.join(place, "jars")
         for py4j_jar in glob.glob(os.path.join(glob.escape(jars), "py4j-*.jar")):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.cli.shell.errors import EXIT_INTERRUPTED
 from headwater.cli.shell.termination import EXIT_TERMINATED
-from headwater.pipelines.spark.importing import import_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +57,6 @@ def until_signal(run: LoadRun, start_spark: Callable[[], SparkSession], *, end_w
     session: Future[SparkSession] = Future()
     install()
     try:
-        import_pyspark()  # before two threads do it
         with ThreadPoolExecutor(1, "loads") as pool:
             running = pool.submit(run.run, session.result)
             try:

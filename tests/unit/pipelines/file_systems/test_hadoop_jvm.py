@@ -23,8 +23,11 @@ def test_in_a_task_the_jars_are_those_of_spark_home(tmp_path: Path, monkeypatch:
     assert hadoop_jvm._jars() == (str(jar.parent), str(jar))
 
 
-def test_without_spark_home_the_jars_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARK_HOME", raising=False)
+def test_elsewhere_the_jars_are_those_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "jars" / "py4j-1.jar"
+    other.parent.mkdir()
+    other.touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     jars, py4j_jar = hadoop_jvm._jars()
     assert Path(py4j_jar).parent == Path(jars)
     assert any(path.name.startswith("hadoop-client") for path in Path(jars).iterdir())

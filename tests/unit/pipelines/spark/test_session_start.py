@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+SHARED = ("numpy", "pandas", "pyarrow", "pyspark.sql", "pyspark.testing.utils")
+
+#: What both scripts have; their arguments are the log of Spark and the names of SHARED.
 STARTED = """
 import sys
 from headwater.pipelines.spark import session
 
-def tell_what_is_whole(builder=None):
+def tell_what_is_whole():
     lines = []
-    for name in ("numpy", "pandas", "pyarrow", "pyspark.sql", "pyspark.testing.utils"):
+    for name in sys.argv[2:]:
         module = sys.modules.get(name)
         lines.append(f"{name} {module is not None and not module.__spec__._initializing}\\n")
     sys.stdout.write("".join(lines))
@@ -50,12 +53,10 @@ Told((), None, "", None).run(open_session)
 """
 )
 
-WHOLE = {f"{name} True" for name in ("numpy", "pandas", "pyarrow", "pyspark.sql", "pyspark.testing.utils")}
-
 
 @pytest.mark.parametrize("script", [SESSION, LOADS], ids=["session", "loads"])
 def test_what_threads_share_is_whole_before_the_second_one_starts(script: str, tmp_path: Path) -> None:
     """A call through py4j has failed with `partially initialized module 'numpy'`, which another thread imported."""
-    command = [sys.executable, "-P", "-c", script, str(tmp_path / "spark.log")]
+    command = [sys.executable, "-P", "-c", script, str(tmp_path / "spark.log"), *SHARED]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert {*ended.stdout.splitlines()} == WHOLE | {"Spark did not start"}, ended
+    assert {*ended.stdout.splitlines()} == {*(f"{name} True" for name in SHARED), "Spark did not start"}, ended
