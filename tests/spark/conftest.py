@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headwater.pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
 from tests.bench.peers import apache_kafka
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 ReadTopic: TypeAlias = "Callable[..., DataFrame]"
 Produce: TypeAlias = "Callable[..., None]"
+AwaitStableEnd: TypeAlias = "Callable[[str, dict[int, int]], None]"
 
 
 # Small: the topics of these tests are.
@@ -89,6 +91,29 @@ def read_topic(spark: SparkSession, bootstrap_servers: str) -> ReadTopic:
         return reader.options(**{name: str(value) for name, value in given.items()}).load()
 
     return read
+
+
+@pytest.fixture
+def await_stable_end(admin: AdminClient) -> AwaitStableEnd:
+    """Waits until the last stable offsets of a topic's partitions are those given.
+
+    Kafka answers a commit once the coordinator's log has it; its markers, which end the transaction for
+    readers, come after that.
+    """
+
+    def await_end(topic: str, ends: dict[int, int]) -> None:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, index): latest for index in ends}
+        deadline = time.monotonic() + 60
+        while True:
+            answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=30)
+            found = {place.partition: answer.result().offset for place, answer in answers.items()}
+            if found == ends:
+                return
+            assert time.monotonic() < deadline, f"last stable offsets of {topic} are {found}, not {ends}"
+            time.sleep(0.05)
+
+    return await_end
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import Row, SparkSession
 
-from tests.spark.conftest import ReadTopic
+from tests.spark.conftest import AwaitStableEnd, ReadTopic
 
 pytestmark = pytest.mark.slow
 
@@ -67,13 +67,14 @@ def values(rows: list[Row]) -> list[int]:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_only_committed_records_are_read_and_markers_never(
-    codec: str, new_topic: NewTopic, begin: Begin, read_topic: ReadTopic
+    codec: str, new_topic: NewTopic, begin: Begin, read_topic: ReadTopic, await_stable_end: AwaitStableEnd
 ) -> None:
     topic = new_topic(1)
     first = begin(**{"compression.type": codec})
     first.write(topic, range(10)).commit()
     first.again().write(topic, range(10, 20)).abort()
     first.again().write(topic, range(20, 30)).commit()
+    await_stable_end(topic, {0: 33})
     committed = [*range(10), *range(20, 30)]
     rows = read_topic(topic, **COMMITTED).collect()
     assert values(rows) == committed
@@ -84,7 +85,7 @@ def test_only_committed_records_are_read_and_markers_never(
 
 
 def test_tasks_that_begin_inside_a_transaction_leave_out_its_rest(
-    new_topic: NewTopic, begin: Begin, read_topic: ReadTopic
+    new_topic: NewTopic, begin: Begin, read_topic: ReadTopic, await_stable_end: AwaitStableEnd
 ) -> None:
     topic = new_topic(1)
     batches = {"batch.size": 2000, "batch.num.messages": 20}
@@ -94,6 +95,7 @@ def test_tasks_that_begin_inside_a_transaction_leave_out_its_rest(
         two.write(topic, range(start + 20, start + 40))
     one.abort()
     two.commit()
+    await_stable_end(topic, {0: 402})
     kept = [value for start in range(0, 400, 40) for value in range(start + 20, start + 40)]
     for options in ({}, {"minPartitions": 13}, {"maxRecordsPerPartition": 7}):
         assert values(read_topic(topic, **COMMITTED, **options).collect()) == kept
@@ -102,20 +104,27 @@ def test_tasks_that_begin_inside_a_transaction_leave_out_its_rest(
 
 
 def test_an_open_transaction_is_where_a_committed_read_ends(
-    new_topic: NewTopic, begin: Begin, read_topic: ReadTopic
+    new_topic: NewTopic, begin: Begin, read_topic: ReadTopic, await_stable_end: AwaitStableEnd
 ) -> None:
     topic = new_topic(1)
     begin().write(topic, range(5)).commit()
     open_one = begin().write(topic, range(5, 10))
     begin().write(topic, range(10, 15)).commit()
+    await_stable_end(topic, {0: 6})
     assert values(read_topic(topic, **COMMITTED).collect()) == list(range(5))
     assert values(read_topic(topic).collect()) == list(range(15))
     open_one.commit()
+    await_stable_end(topic, {0: 18})
     assert values(read_topic(topic, **COMMITTED).collect()) == list(range(15))
 
 
 def test_a_stream_waits_for_an_open_transaction_and_goes_on_when_it_ends(
-    spark: SparkSession, bootstrap_servers: str, new_topic: NewTopic, begin: Begin, tmp_path: Path
+    spark: SparkSession,
+    bootstrap_servers: str,
+    new_topic: NewTopic,
+    begin: Begin,
+    await_stable_end: AwaitStableEnd,
+    tmp_path: Path,
 ) -> None:
     topic = new_topic(2)
     seen: list[int] = []
@@ -131,16 +140,19 @@ def test_a_stream_waits_for_an_open_transaction_and_goes_on_when_it_ends(
         first = begin().write(topic, range(10)).write(topic, range(10, 20), partition=1)
         second = begin().write(topic, range(20, 25))
         first.commit()
+        await_stable_end(topic, {0: 10, 1: 11})
         query.processAllAvailable()
         # In partition 0 the second one is open behind the first.
         assert sorted(seen) == list(range(20))
         second.abort()
         second.again().write(topic, range(30, 35)).commit()
+        # Five records and a marker of each transaction, aborted ones too.
+        ends = {0: 10 + 1 + 5 + 1 + 5 + 1, 1: 10 + 1}
+        await_stable_end(topic, ends)
         query.processAllAvailable()
         assert sorted(seen) == [*range(20), *range(30, 35)]
         progress: Any = query.lastProgress
         source = progress["sources"][0]
-        # Five records and a marker of each transaction, aborted ones too.
-        assert json.loads(source["endOffset"]) == {topic: {"0": 10 + 1 + 5 + 1 + 5 + 1, "1": 11}}
+        assert json.loads(source["endOffset"]) == {topic: {str(index): end for index, end in ends.items()}}
     finally:
         query.stop()
