@@ -7,6 +7,7 @@ from headwater.logtier.cluster.applied_changes import AppliedChanges, read_appli
 from headwater.logtier.cluster.controlled_shutdown import shut_down_in_control
 from headwater.logtier.cluster.forwarding import Forwarding
 from headwater.logtier.cluster.isr_proposals import IsrProposals
+from headwater.logtier.cluster.log_dir_reports import LogDirReports
 from headwater.logtier.cluster.membership import ClusterMembership
 from headwater.logtier.cluster.peer_connections import PeerConnections
 from headwater.logtier.cluster.remote_changes import RemoteChanges
@@ -131,7 +132,6 @@ class ClusterParts:
             on_failure,
         )
         log_manager.broker_epoch = lambda: membership.epoch_at_close
-        log_manager.on_failed_directory = lambda: membership.folder_failed(log_manager.online_folders)
         applied_changes = AppliedChanges(log_manager, lambda: self._follower.applied)
         self._closing.callback(applied_changes.close)
         # Also if the start fails from now on.
@@ -140,6 +140,16 @@ class ClusterParts:
         assert self._fetchers is not None
         # Only now is this process registered, under an epoch of its own.
         self._fetchers.start()
+        reports = LogDirReports(
+            self._config.node_id,
+            self._connections.channel(),
+            log_manager,
+            self._follower,
+            membership.update_folders,
+            self._broker_epoch,
+        )
+        self._closing.push_async_callback(reports.aclose)
+        reports.start()
         applied_changes.start()
 
     async def leave(self) -> None:

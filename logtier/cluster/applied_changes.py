@@ -10,7 +10,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 
 APPLIED_CHANGES: Final = "applied-changes-checkpoint"
 
-WRITE_EVERY_S: Final = 5.0
+WRITE_EVERY_S: Final = 30.0
 """A number that is too low is safe: it tells less of the store's age."""
 
 _LIST: Final = TopicPartition("__cluster_metadata", 0)

@@ -12,8 +12,9 @@ from headwater.logtier.controller.controller_election import ControllerElection
 from headwater.logtier.controller.registration import BrokerAddresses, BrokerRegistrar
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
-from headwater.logtier.metadata.image import MetadataDelta
+from headwater.logtier.metadata.image import MetadataDelta, TopicImage
 from headwater.logtier.metadata.paths import BrokerProcess
+from headwater.logtier.metadata.topic_nodes import NO_BROKER
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class ClusterMembership:
         on_failure: Callable[[str], None],
     ) -> None:
         """`on_failure` is called with the reason when another broker has taken over the id: this one must stop."""
+        self._follower = follower
         self._controller = controller
         self._broker_id = config.node_id
         self._election = ControllerElection(store, controller)
@@ -83,14 +85,9 @@ class ClusterMembership:
         if self._balances:
             self._balance.start()
 
-    def folder_failed(self, folders: tuple[str, ...]) -> None:
-        """Give the leaderships of partitions in a failed log folder away; `folders` are the others.
-
-        The controller takes this broker out of every ISR. Replicas in other folders join again once they have caught
-        up; those in the failed folder do not.
-        """
-        log.warning("broker %d leaves the in-sync replicas: a log folder is offline", self._broker_id)
-        self._registrar.renew(folders)
+    async def update_folders(self, online: tuple[str, ...], full: tuple[str, ...]) -> None:
+        """Register the state of the log folders in the same broker epoch; MetadataStoreError."""
+        await self._registrar.update_folders(online, full)
 
     async def leave(self) -> None:
         """Remove the registration and resign, so that other brokers take over at once; a second call does nothing."""
@@ -104,8 +101,13 @@ class ClusterMembership:
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
         """A config may allow an unclean election that none of the brokers' comings and goings asks for."""
-        if self._controller.is_active and self._controller.awaits_unclean_election(delta.changed):
+        if self._controller.is_active and any(self._awaits_unclean_election(topic) for topic in delta.changed):
             self._election.look_again()
+
+    def _awaits_unclean_election(self, topic: TopicImage) -> bool:
+        """Whether a topic has a partition without a leader, and allows another replica to lead."""
+        config = self._follower.cache.topic_config(topic)
+        return config.unclean_leader_election_enable and any(each.leader == NO_BROKER for each in topic.partitions)
 
 
 async def _in_time(step: Coroutine[Any, Any, None]) -> None:

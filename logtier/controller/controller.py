@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -33,10 +33,12 @@ from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
 from headwater.logtier.controller.registered_brokers import check_broker_epoch, registered_brokers
+from headwater.logtier.controller.replica_directories import ReplicaDirectory, plan_assign_directories
 from headwater.logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
 from headwater.logtier.controller.state import (
     CountMutations,
     Plan,
+    fresh_topic_id,
     plan_create_partitions,
     plan_create_topics,
     plan_delete_topics,
@@ -62,7 +64,6 @@ from headwater.logtier.metadata.store import (
     StoreUnavailableError,
     split_operations,
 )
-from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -234,9 +235,8 @@ class Controller:
         """Give leaderships back to preferred replicas, which lost them while they were away."""
 
         async def elect() -> None:
-            image = self._cache.image
-            brokers = LiveBrokers(image, self._shutting_down)
-            await self._write_in_parts(plan_preferred_elections(image, brokers, self._min_isr))
+            live = LiveBrokers(self._cache.image, self._shutting_down)
+            await self._write_in_parts(plan_preferred_elections(self._cache.image, live, self._min_isr))
 
         await self._command(elect)
 
@@ -278,7 +278,7 @@ class Controller:
                 image,
                 self._cache.config,
                 topics,
-                lambda: self._draw_topic_id(image),
+                lambda: fresh_topic_id(image, lambda: uuids.random_uuid(self._prng)),
                 self._prng.randrange,
                 count_mutations,
             ),
@@ -421,16 +421,29 @@ class Controller:
             check_broker_epoch(image, broker_id, broker_epoch)
             if not wants_shutdown:
                 self._shutting_down.pop(broker_id, None)
+                await self._update_brokers()  # Its registration has another state of its log folders.
                 return False
             if self._shutting_down.get(broker_id) != broker_epoch:
                 log.info("broker %d of epoch %d shuts down", broker_id, broker_epoch)
             self._shutting_down[broker_id] = broker_epoch
-            live = LiveBrokers(image, self._shutting_down)
-            plan = plan_giving_way(image, broker_id, self._min_isr, live)
+            plan = plan_giving_way(image, broker_id, self._min_isr, LiveBrokers(image, self._shutting_down))
             await self._write_in_parts(plan.operations)
             return not any(plan.results)
 
         return await self._command(move)
+
+    async def assign_directories(
+        self, sender: int, broker_epoch: int, places: Sequence[ReplicaDirectory]
+    ) -> list[ErrorCode]:
+        """Note in which log folders the replicas of a broker are; KafkaError (not_controller, stale_broker_epoch)."""
+
+        async def assign() -> list[ErrorCode]:
+            check_broker_epoch(self._cache.image, sender, broker_epoch)
+            plan = plan_assign_directories(self._cache.image, sender, places, self._min_isr)
+            await self._write_in_parts(plan.operations)
+            return plan.results
+
+        return await self._command(assign)
 
     async def allocate_producer_ids(self, count: int = PRODUCER_IDS_PER_BLOCK) -> range:
         """Return a durably allocated block of producer ids for this broker, which overlaps no other block."""
@@ -464,21 +477,8 @@ class Controller:
     def _min_isr(self, topic: TopicImage) -> int:
         return self._cache.topic_config(topic).min_insync_replicas
 
-    def awaits_unclean_election(self, topics: Iterable[TopicImage]) -> bool:
-        """Whether a topic has a partition without a leader, and allows another replica to lead."""
-        return any(
-            self._allows_unclean(topic) and any(each.leader == NO_BROKER for each in topic.partitions)
-            for topic in topics
-        )
-
     def _allows_unclean(self, topic: TopicImage) -> bool:
         return self._cache.topic_config(topic).unclean_leader_election_enable
-
-    def _draw_topic_id(self, image: MetadataImage) -> UUID:
-        while True:
-            topic_id = uuids.random_uuid(self._prng)
-            if topic_id not in image.topic_names and not image.is_deleted(topic_id):
-                return topic_id
 
     async def _planned(
         self,

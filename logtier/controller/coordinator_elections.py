@@ -28,11 +28,16 @@ def with_broker(
 ) -> PartitionImage:
     """Return the state after a replica's broker has returned, as in `PartitionDraft.come_back`."""
     home = _home(partition)
-    if broker_id == home and is_clean and home in partition.isr:
+    if (
+        broker_id == home
+        and is_clean
+        and home in partition.isr
+        and brokers.is_candidate(home, partition.directory_of(home))
+    ):
         return _led_by(partition, home)
     draft = PartitionDraft(partition, min_isr, brokers)
     draft.come_back(broker_id, is_clean=is_clean)
-    if brokers.is_candidate(home):
+    if brokers.is_candidate(home, partition.directory_of(home)):
         draft.elect()
     draft.wait_for(home)
     return draft.result()

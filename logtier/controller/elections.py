@@ -6,6 +6,7 @@ election, as if the controller had seen the broker leave and come back.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from headwater.logtier.controller.coordinator_elections import with_broker, without_broker
@@ -60,9 +61,10 @@ def plan_registration(
     )
     known = image.registrations.get(broker_id)
     made_known: Operation = Create(path, data) if known is None else SetData(path, data)
+    brokers = LiveBrokers(image, coming=registration)
     if known is not None and known.is_alive and known.epoch == registration.epoch:
-        return [made_known]  # the same life of the broker: only its addresses have changed
-    brokers = LiveBrokers(image, coming=broker_id)
+        # The same life of the broker: its addresses have changed, or what can be used of its log folders.
+        return [*_changed_topics(image, partial(_with_folders, registration, brokers), min_isr), made_known]
 
     def returned(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if broker_id not in partition.replicas:
@@ -75,6 +77,28 @@ def plan_registration(
         return draft.result()
 
     return [*_changed_topics(image, returned, min_isr), made_known]
+
+
+def _with_folders(
+    registration: BrokerRegistration,
+    brokers: Candidates,
+    topic: TopicImage,
+    partition: PartitionImage,
+    minimum: int,
+) -> PartitionImage:
+    """Return the state of a partition after folders of a broker have failed, or are full."""
+    broker_id, process = registration.id, registration.process
+    if broker_id not in partition.isr:
+        return partition
+    directory = partition.directory_of(broker_id)
+    if not process.has_online(directory) and topic.is_internal:
+        return without_broker(partition, broker_id, minimum, brokers)
+    draft = PartitionDraft(partition, minimum, brokers)
+    if not process.has_online(directory):
+        draft.lose(broker_id)
+    elif partition.leader == broker_id and not process.has_room(directory) and not topic.is_internal:
+        draft.give_way()
+    return draft.result()
 
 
 def plan_departure(

@@ -64,7 +64,8 @@ def plan_giving_way(
             if partition.leader == broker_id:
                 draft.give_way()
                 if draft.result().leader == broker_id:
-                    if any(candidates.is_candidate(each) for each in partition.replicas if each != broker_id):
+                    others = [each for each in partition.replicas if each != broker_id]
+                    if any(candidates.is_candidate(each, partition.directory_of(each)) for each in others):
                         plan.results.append(TopicPartition(topic.name, index))
                     continue
             draft.lose(broker_id)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 
@@ -12,12 +12,12 @@ _NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class LiveBrokers:
-    """The live brokers of an image, without those that shut down.
+    """The live brokers of an image, without those that shut down, and their log folders.
 
     Args:
         shutting_down: Broker epochs by the ids of brokers that want to shut down. An earlier life of a broker says
             nothing about the present one.
-        coming: Broker that is alive although the image does not have it yet.
+        coming: Registration of a broker that is alive although the image does not have it yet.
         going: Broker that is gone although the image still has it.
     """
 
@@ -26,7 +26,7 @@ class LiveBrokers:
         image: MetadataImage,
         shutting_down: Mapping[int, int] = _NOBODY,
         *,
-        coming: int = NO_BROKER,
+        coming: BrokerRegistration | None = None,
         going: int = NO_BROKER,
     ) -> None:
         self._brokers = image.brokers
@@ -34,19 +34,25 @@ class LiveBrokers:
         self._coming = coming
         self._going = going
 
-    def is_candidate(self, broker_id: int) -> bool:
-        """Whether the broker may lead a partition."""
-        if broker_id in (self._coming, self._going):
-            return broker_id == self._coming
-        known = self._brokers.get(broker_id)
-        return known is not None and self._shutting_down.get(broker_id) != known.epoch
+    def is_candidate(self, broker_id: int, directory: str) -> bool:
+        """Whether the broker may lead a partition whose replica it has in a log folder."""
+        known = self._known(broker_id)
+        return known is not None and known.process.has_online(directory)
 
-    def has_room(self, broker_id: int) -> bool:  # noqa: ARG002 - a broker with a full log folder does not report it yet
-        """Whether the broker can append."""
-        return True
+    def has_room(self, broker_id: int, directory: str) -> bool:
+        """Whether the broker can append to a log folder."""
+        known = self._known(broker_id)
+        return known is not None and known.process.has_room(directory)
 
     def may_join(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the broker may join an ISR: it is the one that the leader knows, and it stays (KIP-841, KIP-903)."""
-        if not self.is_candidate(broker_id):
-            return False
-        return broker_epoch in (UNKNOWN_BROKER_EPOCH, self._brokers[broker_id].epoch)
+        known = self._known(broker_id)
+        return known is not None and broker_epoch in (UNKNOWN_BROKER_EPOCH, known.epoch)
+
+    def _known(self, broker_id: int) -> BrokerRegistration | None:
+        if self._coming is not None and broker_id == self._coming.id:
+            return self._coming
+        known = None if broker_id == self._going else self._brokers.get(broker_id)
+        if known is None or self._shutting_down.get(broker_id) == known.epoch:
+            return None
+        return known

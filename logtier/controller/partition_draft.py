@@ -13,13 +13,13 @@ from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 
 
 class Candidates(Protocol):
-    """What an election must know of brokers, for one partition."""
+    """What an election must know of brokers and of the log folders in which their replicas are."""
 
-    def is_candidate(self, broker_id: int, /) -> bool:
-        """Whether the broker is alive, is not shutting down, and has the partition's log folder online."""
+    def is_candidate(self, broker_id: int, directory: str, /) -> bool:
+        """Whether the broker is alive, is not shutting down, and has the log folder online; empty: it is not known."""
 
-    def has_room(self, broker_id: int, /) -> bool:
-        """Whether the broker can append: its log folder is not full."""
+    def has_room(self, broker_id: int, directory: str, /) -> bool:
+        """Whether the broker can append: the log folder is not full."""
 
 
 class PartitionDraft:
@@ -82,13 +82,13 @@ class PartitionDraft:
 
     def give_way(self) -> None:
         """Move the leadership from a leader that cannot append to a member of the ISR that can, if there is one."""
-        with_room = [each for each in self._isr if each != self._leader and self._candidates.has_room(each)]
+        with_room = [each for each in self._isr if each != self._leader and self._has_room(each)]
         if self._leader != NO_BROKER and (leader := self._first_of(with_room)) != NO_BROKER:
             self._lead(leader, self._isr)
 
     def prefer(self, preferred: int) -> None:
         """Give the leadership to a replica, if it is in the ISR and can append (KIP-460 for the first replica)."""
-        is_able = self._is_candidate(preferred) and self._candidates.has_room(preferred)
+        is_able = self._is_candidate(preferred) and self._has_room(preferred)
         if preferred != self._leader and preferred in self._isr and is_able:
             self._lead(preferred, self._isr)
 
@@ -119,6 +119,7 @@ class PartitionDraft:
             self._elr,
             self._last_known_leader,
             self._is_recovering,
+            before.directories,
         )
         return before if after == before else replace(after, partition_epoch=before.partition_epoch + 1)
 
@@ -147,11 +148,16 @@ class PartitionDraft:
         self._isr = isr
 
     def _is_candidate(self, broker_id: int) -> bool:
-        return broker_id != NO_BROKER and broker_id not in self._lost and self._candidates.is_candidate(broker_id)
+        if broker_id == NO_BROKER or broker_id in self._lost:
+            return False
+        return self._candidates.is_candidate(broker_id, self._before.directory_of(broker_id))
+
+    def _has_room(self, broker_id: int) -> bool:
+        return self._candidates.has_room(broker_id, self._before.directory_of(broker_id))
 
     def _first_of(self, among: Sequence[int]) -> int:
         able = [each for each in self._before.replicas if each in among and self._is_candidate(each)]
-        return next((each for each in able if self._candidates.has_room(each)), able[0] if able else NO_BROKER)
+        return next((each for each in able if self._has_room(each)), able[0] if able else NO_BROKER)
 
 
 def _without(members: tuple[int, ...], broker_id: int) -> tuple[int, ...]:

@@ -80,10 +80,8 @@ class BrokerRegistrar:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._cancels: list[Callable[[], None]] = []
-        # The session of the last registration, and the number of renewals that it includes.
+        # The session of the last registration.
         self._session_id = 0
-        self._renewals = 0
-        self._renewals_registered = 0
         #: The broker epoch of the last registration; -1 before the first.
         self.epoch = -1
 
@@ -104,11 +102,20 @@ class BrokerRegistrar:
             lambda image: (known := image.brokers.get(self._broker_id)) is not None and known.epoch == self.epoch
         )
 
-    def renew(self, folders: tuple[str, ...]) -> None:
-        """Register in another epoch, with other log folders, as a process whose logs lack records that they had."""
-        self._process = self._process._replace(directory_ids=folders, previous_epoch=-1)
-        self._renewals += 1
-        self._changed.set()
+    async def update_folders(self, online: tuple[str, ...], full: tuple[str, ...]) -> None:
+        """Change the log folders of the registration, and of later ones; the broker epoch stays.
+
+        Raises:
+            MetadataStoreError: The store is not available.
+        """
+        self._process = self._process._replace(directory_ids=online, full_directories=full)
+        node = await self._registered()
+        if node is not None and node.ephemeral_owner == self._store.session_id:
+            await self._store.set(self._path, self._data(), node.version)
+
+    def _data(self) -> bytes:
+        addresses = self._addresses
+        return paths.encode_broker(addresses.host, addresses.port, addresses.rack, addresses.endpoints, self._process)
 
     async def stop(self) -> None:
         """Register no more, and remove the registration; without the store, the end of the session removes it."""
@@ -144,9 +151,8 @@ class BrokerRegistrar:
                 return True
             node = await self._registered()
             if node is not None and node.ephemeral_owner == store.session_id:
-                if self._renewals == self._renewals_registered:
-                    return True
-            elif node is not None and store.session_id == self._session_id:
+                return True
+            if node is not None and store.session_id == self._session_id:
                 self._replaced()
                 return True
             await self._register()
@@ -176,12 +182,8 @@ class BrokerRegistrar:
             return None
 
     async def _register(self) -> None:
-        renewals = self._renewals
-        data = paths.encode_broker(
-            self._addresses.host, self._addresses.port, self._addresses.rack, self._addresses.endpoints, self._process
-        )
         deadline_s = asyncio.get_running_loop().time() + 2 * self._session_timeout_s
-        while (epoch := await self._try_to_register(data)) is None:
+        while (epoch := await self._try_to_register(self._data())) is None:
             if asyncio.get_running_loop().time() >= deadline_s:
                 raise BrokerIdInUseError(
                     f"another broker is registered with broker.id {self._broker_id}; give each broker an id and log "
@@ -190,10 +192,8 @@ class BrokerRegistrar:
             await asyncio.sleep(RETRY_S)
         self.epoch = epoch
         self._session_id = self._store.session_id
-        self._renewals_registered = renewals
-        if renewals == self._renewals:
-            # If it loses no more than its session, it has all records that it had.
-            self._process = self._process._replace(previous_epoch=epoch)
+        # If it loses no more than its session, it has all records that it had.
+        self._process = self._process._replace(previous_epoch=epoch)
         log.info("broker %d is registered, in epoch %d", self._broker_id, epoch)
 
     async def _try_to_register(self, data: bytes) -> int | None:
@@ -205,23 +205,20 @@ class BrokerRegistrar:
         if node is None:
             return None
         if node.ephemeral_owner == self._store.session_id:
-            if self._renewals == self._renewals_registered:
-                return node.czxid  # of an attempt without an answer
-        elif not self._has_ended(node):
+            return node.czxid  # of an attempt without an answer
+        if not self._has_ended(node):
             return None  # a process whose session the store has not ended yet, or another broker
-        else:
-            log.info("broker %d replaces its registration of the process before", self._broker_id)
+        log.info("broker %d replaces its registration of the process before", self._broker_id)
         return await self._replace(node, data)
 
     async def _replace(self, node: StoredNode, data: bytes) -> int | None:
-        """Replace the registration of this process, or of one that has ended, which was controller perhaps.
+        """Replace the registration of a process that has ended, which was controller perhaps.
 
         Return the epoch. None: the outcome is unknown, or the store has ended the session of that process meanwhile.
         """
         operations: list[Operation] = [Delete(self._path, node.version), Create(self._path, data, ephemeral=True)]
         (controller,) = await self._store.get_many([paths.CONTROLLER])
-        is_own = node.ephemeral_owner == self._store.session_id
-        if controller is not None and controller.ephemeral_owner == node.ephemeral_owner and not is_own:
+        if controller is not None and controller.ephemeral_owner == node.ephemeral_owner:
             # Both nodes go with the session: if another controller has been elected, the registration is gone, too.
             operations.insert(0, Delete(paths.CONTROLLER, controller.version))
         try:

@@ -81,6 +81,13 @@ class Plan(Generic[Result]):
         yield len(self.results), self.operations[first:last]
 
 
+def fresh_topic_id(image: MetadataImage, draw: Callable[[], UUID]) -> UUID:
+    """Return an id that no topic has, nor had one that was deleted some days ago."""
+    while (topic_id := draw()) in image.topic_names or image.is_deleted(topic_id):
+        pass
+    return topic_id
+
+
 def plan_create_topics(
     image: MetadataImage,
     config: BrokerConfig,

@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from headwater.logtier.handlers.brokers import allocate_producer_ids, alter_partition, broker_heartbeat, envelope
+from headwater.logtier.handlers.brokers import (
+    allocate_producer_ids,
+    alter_partition,
+    assign_replicas_to_dirs,
+    broker_heartbeat,
+    envelope,
+)
 from headwater.logtier.handlers.cluster import (
     add_raft_voter,
     api_versions,
@@ -156,7 +162,8 @@ HANDLERS: Final[Mapping[int, ModuleType]] = {
 
 #: Served on the inter-broker listener of a cluster only, and never listed by ApiVersions.
 BETWEEN_BROKERS: Final[Mapping[int, ModuleType]] = {
-    module.API_KEY: module for module in (allocate_producer_ids, alter_partition, broker_heartbeat, envelope)
+    module.API_KEY: module
+    for module in (allocate_producer_ids, alter_partition, assign_replicas_to_dirs, broker_heartbeat, envelope)
 }
 
 

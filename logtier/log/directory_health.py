@@ -31,7 +31,7 @@ class DirectoryHealth:
     only with a restart of the broker, because it is unknown which writes reached the device.
     """
 
-    __slots__ = ("_is_present", "_on_failure", "failure", "path")
+    __slots__ = ("_is_present", "_on_failure", "failure", "is_full", "on_full", "path")
 
     def __init__(
         self,
@@ -43,11 +43,19 @@ class DirectoryHealth:
         """`is_present` returns whether the folder still exists; `on_failure` is called once, when the folder fails."""
         self.path = path
         self.failure: str | None = None
+        #: Whether an append has failed for want of space, and none is known to succeed since.
+        self.is_full = False
+        #: Called when the folder becomes full.
+        self.on_full: Callable[[], None] | None = None
         self._is_present = is_present
         self._on_failure = on_failure
 
     def observe(self, what: str, error: OSError) -> None:
         """Take the folder offline if a disk error concerns the folder and not one file; `what` names the operation."""
+        if is_no_space(error) and not self.is_full:
+            self.is_full = True
+            if self.on_full is not None:
+                self.on_full()
         if error.errno is None or error.errno in _PASSING:
             return
         if error.errno in _MISSING and (self._is_present is None or self._is_present()):

@@ -80,8 +80,10 @@ class LogManager:
         self.directories: list[LogDirectory] = []
         #: Returns the broker epoch for the clean-stop markers; None if the broker never registered in a cluster.
         self.broker_epoch: Callable[[], int] | None = None
-        #: Called after a folder went offline, in a cluster.
-        self.on_failed_directory: Callable[[], None] | None = None
+        #: Called after a folder went offline, with its partitions, in a cluster.
+        self.on_failed_directory: Callable[[LogDirectory, Sequence[TopicPartition]], None] | None = None
+        #: Called after a log has moved to another folder, in a cluster.
+        self.on_moved: Callable[[TopicPartition], None] | None = None
         #: Called with the partitions of a folder that went offline.
         self.on_offline: Callable[[Sequence[TopicPartition]], None] | None = None
         #: Target folder of moves interrupted by a stop, by partition.
@@ -132,7 +134,7 @@ class LogManager:
     @property
     def online_folders(self) -> tuple[str, ...]:
         """Ids and paths of the log folders that can be used: a copy of a folder has its id, and another path."""
-        return tuple(f"{each.directory_id} {os.path.abspath(each.path)}" for each in self.directories if each.is_online)
+        return tuple(each.identity for each in self.directories if each.is_online)
 
     @property
     def previous_broker_epoch(self) -> int:
@@ -397,6 +399,8 @@ class LogManager:
         old.abandon()
         self.disk.in_background(partial(_settle, self.disk, old_directory.path, path))
         self.flusher.checkpoint()
+        if self.on_moved is not None:
+            self.on_moved(topic_partition)
 
     def _rename_back(self, path: str, old_path: str, directory: LogDirectory) -> None:
         """Restore the old name; a log in a folder named as deleted must accept no records.
@@ -449,7 +453,7 @@ class LogManager:
         if self.on_offline is not None:
             self.on_offline(gone)
         if self.on_failed_directory is not None:
-            self.on_failed_directory()
+            self.on_failed_directory(directory, gone)
         reason = directory.health.failure
         if self._on_fatal is not None:
             if directory is self.directories[0] and self.config.zookeeper_connect is None:

@@ -120,11 +120,23 @@ class BrokerProcess(NamedTuple):
         boot_id: The boot of its machine; empty if unknown.
         previous_epoch: The broker epoch in which the process before closed the log folders cleanly, or in which this
             process was registered before it lost its session; -1 if its logs may lack records that they had (KIP-966).
+        full_directories: Those of the log folders that cannot be appended to at present, for want of space.
     """
 
     directory_ids: tuple[str, ...] = ()
     boot_id: str = ""
     previous_epoch: int = -1
+    full_directories: tuple[str, ...] = ()
+
+    def has_online(self, directory_id: str) -> bool:
+        """Whether a log folder can be used; an empty id is one that a broker of one folder does not report."""
+        return not directory_id or not self.directory_ids or directory_id in _ids(self.directory_ids)
+
+    def has_room(self, directory_id: str) -> bool:
+        """Whether a log folder can be appended to; without an id, whether any can."""
+        if directory_id:
+            return directory_id not in _ids(self.full_directories)
+        return not self.full_directories or len(self.full_directories) < len(self.directory_ids)
 
     def replaces(self, other: "BrokerProcess") -> bool:
         """Whether the other process has ended: this one has locked a log folder of it, on the same machine."""
@@ -139,6 +151,10 @@ class BrokerProcess(NamedTuple):
         """
         is_same_boot = self.boot_id != "" and self.boot_id == other.boot_id
         return is_same_boot and set(self.directory_ids).issuperset(other.directory_ids)
+
+
+def _ids(folders: Sequence[str]) -> set[str]:
+    return {each.partition(" ")[0] for each in folders}
 
 
 NO_PROCESS: Final = BrokerProcess()
@@ -200,7 +216,12 @@ def _decode_broker(path: str, data: bytes, fields: Mapping[str, Any]) -> BrokerF
         endpoints = tuple(parse_listener(path, text, protocols) for text in fields.get("endpoints", ()))
         process = NO_PROCESS
         if "boot_id" in fields:
-            process = BrokerProcess(tuple(fields["directory_ids"]), fields["boot_id"], fields["previous_epoch"])
+            process = BrokerProcess(
+                tuple(fields["directory_ids"]),
+                fields["boot_id"],
+                fields["previous_epoch"],
+                tuple(fields.get("full_directories", ())),
+            )
         return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints, fields["alive"], process
     except (AttributeError, ConfigError, KeyError, TypeError, ValueError):
         raise CorruptNodeError(path, data) from None

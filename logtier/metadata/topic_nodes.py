@@ -6,6 +6,7 @@
 | `/brokers/topics/<name>/<chunk>` | `{"version":1,"partitions":[[replicas,isr,leader,leader_epoch,epoch],...]}` |
 
 A partition without a full ISR has three more elements: its ELR, its last known leader, and whether the leader recovers.
+So has one with a replica on a broker of several log folders, and one more: the id of each replica's folder (KIP-858).
 
 Chunk k holds partitions 64 k to 64 k + 63. A node for each partition would make 100,000 nodes, each of which every
 broker reads; one node for all partitions of a topic would exceed the size limit of a node (see ADR 0034).
@@ -27,6 +28,11 @@ CHUNK_PARTITIONS: Final = 64
 
 NO_BROKER: Final = -1
 
+#: ELR, last known leader, and whether the leader recovers.
+_FULL_ISR: Final = ((), NO_BROKER, False)
+
+_DIRECTORY_ID_LENGTH_MAX: Final = 64
+
 _TOPIC_VERSION: Final = 4
 _CHUNK_VERSION: Final = 1
 
@@ -40,6 +46,8 @@ class PartitionImage:
         last_known_leader: The last leader of a partition without one; the coordinator of a partition of groups or
             transactions while another broker leads in its place; else NO_BROKER.
         is_recovering: Whether the leader, elected uncleanly, has not yet reported that it has recovered (KIP-704).
+        directories: The id of each replica's log folder, empty for one that its broker has not reported (KIP-858); no
+            elements if none is known, as with brokers that have one folder each.
     """
 
     leader: int
@@ -50,6 +58,11 @@ class PartitionImage:
     elr: tuple[int, ...] = ()
     last_known_leader: int = NO_BROKER
     is_recovering: bool = False
+    directories: tuple[str, ...] = ()
+
+    def directory_of(self, broker_id: int) -> str:
+        """Return the id of the log folder of a replica; empty if it is not known."""
+        return self.directories[self.replicas.index(broker_id)] if self.directories else ""
 
     @property
     def coordinator(self) -> int:
@@ -107,9 +120,10 @@ def _state(partition: PartitionImage) -> tuple[object, ...]:
         partition.leader_epoch,
         partition.partition_epoch,
     )
-    if partition.elr or partition.last_known_leader != NO_BROKER or partition.is_recovering:
-        return (*state, partition.elr, partition.last_known_leader, partition.is_recovering)
-    return state
+    more = (partition.elr, partition.last_known_leader, partition.is_recovering)
+    if partition.directories:
+        return (*state, *more, partition.directories)
+    return state if more == _FULL_ISR else (*state, *more)
 
 
 def decode_chunk(path: str, data: bytes) -> tuple[PartitionImage, ...]:
@@ -141,6 +155,7 @@ def _partition(
     elr: Sequence[Any] = (),
     last_known_leader: int = NO_BROKER,
     is_recovering: Any = False,
+    directories: Sequence[Any] = (),
 ) -> PartitionImage:
     members = set(replicas)
     for number in (leader_epoch, partition_epoch, *members):
@@ -154,6 +169,12 @@ def _partition(
             raise ValueError(listed)
     if not members.issuperset({leader, last_known_leader} - {NO_BROKER}):
         raise ValueError(leader)
+    if directories:
+        if len(directories) != len(replicas):
+            raise ValueError(directories)
+        for directory in directories:
+            if directory.__class__ is not str or len(directory) > _DIRECTORY_ID_LENGTH_MAX:
+                raise ValueError(directory)
     assigned = tuple(replicas)
     assigned = tuples.setdefault(assigned, assigned)
     in_sync = assigned
@@ -161,7 +182,15 @@ def _partition(
         in_sync = tuple(isr)
         in_sync = tuples.setdefault(in_sync, in_sync)
     return PartitionImage(
-        leader, leader_epoch, partition_epoch, assigned, in_sync, tuple(elr), last_known_leader, is_recovering
+        leader,
+        leader_epoch,
+        partition_epoch,
+        assigned,
+        in_sync,
+        tuple(elr),
+        last_known_leader,
+        is_recovering,
+        tuple(directories),
     )
 
 

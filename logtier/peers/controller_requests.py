@@ -155,8 +155,9 @@ def broker_heartbeat_request(
     want_fence: bool = False,
     want_shut_down: bool = False,
     offline_log_dirs: Sequence[UUID] = (),
+    cordoned_log_dirs: Sequence[UUID] = (),
 ) -> Request[BrokerHeartbeatResult]:
-    """Encode BrokerHeartbeat 2: a controlled shutdown, or log folders that failed (KIP-858)."""
+    """Encode BrokerHeartbeat 2: a controlled shutdown, or log folders that failed (KIP-858) or are full."""
     return kio_request(
         ApiKey.BROKER_HEARTBEAT,
         2,
@@ -167,6 +168,7 @@ def broker_heartbeat_request(
             "want_fence": want_fence,
             "want_shut_down": want_shut_down,
             "offline_log_dirs": tuple(offline_log_dirs),
+            "cordoned_log_dirs": tuple(cordoned_log_dirs),
         },
     ).mapped(
         lambda response: BrokerHeartbeatResult(

@@ -1,6 +1,7 @@
-"""BrokerHeartbeat: a broker wants to shut down, and the controller moves its leaderships away first (KIP-631, KIP-841).
+"""BrokerHeartbeat: the controller moves leaderships away from a broker, or from some of its log folders.
 
-Brokers send it for a controlled shutdown only: the node of its registration tells whether a broker is alive.
+A broker wants to shut down (KIP-631, KIP-841), or a log folder of it has failed (KIP-858) or is full. Brokers send it
+for these only: the node of its registration shows whether a broker is alive, and the state of its folders.
 """
 
 from typing import Any

@@ -57,6 +57,11 @@ class LogDirectory:
         self._lock: Lock | None = None
 
     @property
+    def identity(self) -> str:
+        """The id and the path of the folder: a copy of it has another path."""
+        return f"{self.directory_id} {os.path.abspath(self.path)}"
+
+    @property
     def is_online(self) -> bool:
         """Whether the logs of the folder can be used."""
         return self.health.failure is None

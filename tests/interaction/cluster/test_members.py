@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -13,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headwater.logtier.broker import Broker, BrokerStartError
+from headwater.logtier.cluster import log_dir_reports
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.commands import (
     ConfigChange,
@@ -26,6 +29,7 @@ from headwater.logtier.machine import Machine
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.shared_store import SharedMetadataStore
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
+from headwater.logtier.runtime.disk import Buffer, Disk, RealDisk
 from tests.simulation.zookeeper_model import ZooKeeperModel
 
 PATIENCE_S = 30.0
@@ -40,7 +44,13 @@ class Cluster:
         self.model = ZooKeeperModel(random.Random(1))
         self.brokers: dict[int, Broker] = {}
 
-    async def start(self, broker_id: int, folder: str = "", properties: Mapping[str, object] | None = None) -> Broker:
+    async def start(
+        self,
+        broker_id: int,
+        folder: str = "",
+        properties: Mapping[str, object] | None = None,
+        disk: Disk | None = None,
+    ) -> Broker:
         name = folder or f"broker-{broker_id}"
         config = BrokerConfig.from_properties(
             {
@@ -56,7 +66,8 @@ class Cluster:
         machine = Machine(
             metadata_store=lambda config, disk, on_failure: SharedMetadataStore(
                 self.model.store(name, SESSION_MS, config.zookeeper_connection_timeout_ms)
-            )
+            ),
+            disk=disk or RealDisk(),
         )
         broker = Broker(config, machine)
         await broker.start()
@@ -242,8 +253,48 @@ def test_a_failed_log_folder_costs_the_leaderships_in_it_and_no_others(tmp_path:
             return {index: (each.leader, set(each.isr)) for index, each in enumerate(partitions)}
 
         await until(lambda: states() == {n: (1, {1}) if placed[n] is first else (4, {1, 4}) for n in placed})
-        assert cluster.image(1).brokers[4].epoch > epoch
+        assert cluster.image(1).brokers[4].epoch == epoch
         assert cluster.image(1).brokers[4].process.directory_ids == (f"{second.directory_id} {second.path}",)
+
+    run(tmp_path, scenario)
+
+
+def test_leaders_in_a_full_log_folder_give_way_until_it_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_dir_reports, "ROOM_CHECK_S", 0.2)
+    no_space = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    has_room = False
+
+    class SmallDisk(RealDisk):
+        def write_atomic(self, path: str, data: Buffer, *, sync: bool = True) -> None:
+            if len(data) >= log_dir_reports.ROOM_BYTES and not has_room:
+                raise no_space
+            super().write_atomic(path, data, sync=sync)
+
+    async def scenario(cluster: Cluster) -> None:
+        nonlocal has_room
+        folders = ",".join(str(tmp_path / name) for name in ("first", "second"))
+        await cluster.start(4, properties={"log.dirs": folders}, disk=SmallDisk())
+        await cluster.settled()
+        (created,) = await cluster.controller().create_topics([NewTopic("t", -1, -1, {n: [4, 1] for n in range(4)})])
+        assert created.error is None
+        await until(lambda: all("t" in cluster.image(each).topics for each in (1, 4)))
+        broker = cluster.brokers[4].parts
+        assert broker is not None
+        first, _ = broker.log_manager.directories
+        await until(lambda: all(each.directory_of(4) for each in cluster.image(1).topics["t"].partitions))
+        in_first = {log.topic_partition.partition for log in broker.log_manager.placed.in_directory(first)}
+        assert 0 < len(in_first) < 4
+        first.health.observe("append", no_space)
+
+        def leaders() -> list[int]:
+            return [each.leader for each in cluster.image(1).topics["t"].partitions]
+
+        await until(lambda: leaders() == [1 if index in in_first else 4 for index in range(4)])
+        assert all(set(each.isr) == {1, 4} for each in cluster.image(1).topics["t"].partitions)
+        has_room = True
+        await until(lambda: leaders() == [4] * 4)
 
     run(tmp_path, scenario)
 

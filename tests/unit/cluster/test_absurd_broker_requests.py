@@ -12,6 +12,7 @@ from headwater.logtier.peers.controller_requests import (
     ProposedPartition,
     allocate_producer_ids_request,
     alter_partition_request,
+    assign_replicas_to_dirs_request,
     broker_heartbeat_request,
 )
 from headwater.logtier.protocol.errors import ErrorCode
@@ -21,6 +22,7 @@ from tests.unit.cluster.test_forwarding import ALICE, Recording, create_topics, 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 NOBODY = UUID(int=7)
+FOLDER = UUID(int=8)
 
 
 def proposed(topic_id: UUID, partition: int, epoch: int, isr: dict[int, int]) -> ProposedPartition:
@@ -32,6 +34,7 @@ def requests(broker_id: int, epoch: int) -> list[Request[Any]]:
         alter_partition_request(broker_id, epoch, [proposed(NOBODY, 0, 0, {broker_id: epoch})]),
         broker_heartbeat_request(broker_id, epoch, 0, want_shut_down=True),
         allocate_producer_ids_request(broker_id, epoch),
+        assign_replicas_to_dirs_request(broker_id, epoch, {FOLDER: [(NOBODY, 0)]}),
     ]
 
 
@@ -87,5 +90,25 @@ def test_absurd_partitions_are_refused_one_by_one() -> None:
         ):
             assert await refused(0, leader_epoch, isr) == code
         assert controller.node.image.topics["t"].partitions == topic.partitions
+
+    run(scenario)
+
+
+def test_absurd_places_of_replicas_are_refused_one_by_one() -> None:
+    async def scenario(plane: ControlPlane) -> None:
+        broker, controller = await parts(plane)
+        await broker.answer(create_topics("t"))
+        await plane.settled()
+        topic = controller.node.image.topics["t"]
+        own = topic.partitions[0].leader
+        epoch = controller.node.image.brokers[own].epoch
+        places = [(topic.topic_id, -1), (topic.topic_id, INT_MAX), (NOBODY, 0), (topic.topic_id, 0)]
+
+        for folder in (FOLDER, UUID(int=0)):
+            answer = await controller.answer(assign_replicas_to_dirs_request(own, epoch, {folder: places}))
+            assert (answer.error_code, [answer.replicas[each] for each in places]) == (
+                ErrorCode.none,
+                [ErrorCode.unknown_topic_or_partition] * 2 + [ErrorCode.unknown_topic_id, ErrorCode.none],
+            )
 
     run(scenario)

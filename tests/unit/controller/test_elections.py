@@ -149,10 +149,10 @@ class Alive:
     def __init__(self, *brokers: int) -> None:
         self._brokers = brokers
 
-    def is_candidate(self, broker_id: int) -> bool:
+    def is_candidate(self, broker_id: int, directory: str) -> bool:
         return broker_id in self._brokers
 
-    def has_room(self, broker_id: int) -> bool:
+    def has_room(self, broker_id: int, directory: str) -> bool:
         return True
 
 

@@ -30,10 +30,10 @@ class Brokers:
 
     away: set[int] = field(default_factory=set)
 
-    def is_candidate(self, broker_id: int) -> bool:
+    def is_candidate(self, broker_id: int, directory: str) -> bool:
         return broker_id not in self.away
 
-    def has_room(self, broker_id: int) -> bool:
+    def has_room(self, broker_id: int, directory: str) -> bool:
         return True
 
 

@@ -29,10 +29,10 @@ class Brokers:
     alive: set[int] = field(default_factory=lambda: {1, 2, 3})
     full: set[int] = field(default_factory=set)
 
-    def is_candidate(self, broker_id: int) -> bool:
+    def is_candidate(self, broker_id: int, directory: str) -> bool:
         return broker_id in self.alive
 
-    def has_room(self, broker_id: int) -> bool:
+    def has_room(self, broker_id: int, directory: str) -> bool:
         return broker_id not in self.full
 
 

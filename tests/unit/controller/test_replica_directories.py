@@ -1,0 +1,153 @@
+"""Log folders of brokers: a replica in a failed one is dead, and one in a full one gives way (KIP-858)."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from headwater.logtier.controller.elections import plan_registration
+from headwater.logtier.controller.live_brokers import LiveBrokers
+from headwater.logtier.controller.partition_draft import PartitionDraft
+from headwater.logtier.controller.replica_directories import ReplicaDirectory, plan_assign_directories
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
+from headwater.logtier.metadata.paths import BrokerProcess, CorruptNodeError
+from headwater.logtier.metadata.store import Create, Operation, SetData
+from headwater.logtier.metadata.topic_nodes import (
+    NO_BROKER,
+    PartitionImage,
+    chunk_path,
+    decode_chunk,
+    encode_chunk,
+)
+from headwater.logtier.protocol.errors import ErrorCode
+from tests.topic_images import topic_changes
+
+TOPIC_ID = uuid.UUID(int=5)
+A, B = "a" * 22, "b" * 22
+PLACED = PartitionImage(1, 4, 9, (1, 2, 3), (1, 2, 3), directories=(A, "", ""))
+
+
+def registration(*folders: str, full: tuple[str, ...] = (), broker_id: int = 1, epoch: int = 1) -> BrokerRegistration:
+    online = tuple(f"{each} /data/{each[0]}" for each in folders)
+    process = BrokerProcess(online, "boot", -1, tuple(f"{each} /data/{each[0]}" for each in full))
+    return BrokerRegistration(broker_id, "h", 1, None, epoch, process=process)
+
+
+def image_of(partition: PartitionImage, *brokers: BrokerRegistration, topic: str = "t") -> MetadataImage:
+    changes = topic_changes(topic, TOPIC_ID, [partition.replicas])
+    changes.append((chunk_path(topic, 0), encode_chunk([partition])))
+    given = {each.id: each for each in (registration(A, B), *(registration(A, broker_id=n) for n in (2, 3)), *brokers)}
+    for each in given.values():
+        data = paths.encode_known_broker(each.host, each.port, each.rack, each.epoch, process=each.process)
+        changes.append((paths.known_broker_path(each.id), data))
+    return MetadataImage().apply(changes)
+
+
+def after(image: MetadataImage, operations: list[Operation], topic: str = "t") -> PartitionImage:
+    changes = [(each.path, each.data) for each in operations if isinstance(each, Create | SetData)]
+    return image.apply(changes).topics[topic].partitions[0]
+
+
+def changed(partition: PartitionImage, now: BrokerRegistration, topic: str = "t") -> PartitionImage:
+    """The partition after broker 1 has reported of its folders in the same epoch."""
+    image = image_of(partition, topic=topic)
+    return after(image, plan_registration(image, now, lambda _: 2, is_clean=True), topic)
+
+
+def test_a_failed_folder_costs_the_leadership_and_the_place_in_the_isr_of_its_replicas_alone() -> None:
+    lost = changed(PLACED, registration(B))
+    assert (lost.leader, lost.isr, lost.leader_epoch) == (2, (2, 3), 5)
+    assert lost.directories == PLACED.directories
+    elsewhere = replace(PLACED, directories=(B, "", ""))
+    assert changed(elsewhere, registration(B)) == elsewhere
+    unknown = replace(PLACED, directories=())
+    assert changed(unknown, registration(B)) == unknown
+
+
+def test_a_replica_in_a_failed_folder_is_elected_in_no_way() -> None:
+    alone = replace(PLACED, replicas=(1, 2), isr=(1,), elr=(2,), directories=(A, ""))
+    image = image_of(alone, registration(B))
+    draft = PartitionDraft(replace(alone, leader=NO_BROKER, last_known_leader=1), 2, LiveBrokers(image))
+    draft.elect(unclean=True)
+    assert draft.result().leader == 2
+    draft = PartitionDraft(alone, 1, LiveBrokers(image_of(alone, registration(B))))
+    draft.lose(1)
+    assert (draft.result().leader, draft.result().elr) == (2, ())
+
+
+def test_a_leader_in_a_full_folder_gives_way_to_one_with_room() -> None:
+    moved = changed(PLACED, registration(A, B, full=(A,)))
+    assert (moved.leader, moved.isr) == (2, (1, 2, 3))
+    assert changed(replace(PLACED, directories=(B, "", "")), registration(A, B, full=(A,))).leader == 1
+    # Brokers of one folder do not tell which: all of it is full.
+    assert changed(replace(PLACED, directories=()), registration(A, full=(A,))).leader == 2
+    assert changed(replace(PLACED, directories=()), registration(A, B, full=(A,))).leader == 1
+    # Nobody else has room, or is in sync.
+    image = image_of(PLACED, *(registration(A, full=(A,), broker_id=each) for each in (2, 3)))
+    full = registration(A, B, full=(A,))
+    assert after(image, plan_registration(image, full, lambda _: 2, is_clean=True)) == PLACED
+    assert changed(replace(PLACED, isr=(1,), elr=(2, 3)), full).leader == 1
+
+
+@pytest.mark.parametrize(("now", "leader"), [(registration(B), NO_BROKER), (registration(A, B, full=(A,)), 1)])
+def test_the_partition_of_a_coordinator_waits_for_its_folder(now: BrokerRegistration, leader: int) -> None:
+    waiting = changed(PLACED, now, "__consumer_offsets")
+    assert (waiting.leader, waiting.isr) == (leader, (1, 2, 3))
+
+
+def test_a_coordinator_that_returns_without_its_folder_does_not_lead() -> None:
+    waiting = replace(PLACED, leader=NO_BROKER, last_known_leader=1)
+    image = image_of(waiting, topic="__consumer_offsets")
+    operations = plan_registration(image, registration(B, epoch=2), lambda _: 2, is_clean=True)
+    back = after(image, operations, "__consumer_offsets")
+    assert (back.leader, back.isr, back.coordinator) == (NO_BROKER, (2, 3), NO_BROKER)
+
+
+def test_places_of_replicas_are_noted_one_by_one() -> None:
+    image = image_of(replace(PLACED, directories=()))
+    places = [
+        ReplicaDirectory(A, TOPIC_ID, 0),
+        ReplicaDirectory(A, TOPIC_ID, 1),
+        ReplicaDirectory(A, TOPIC_ID, -1),
+        ReplicaDirectory(A, uuid.UUID(int=6), 0),
+    ]
+    plan = plan_assign_directories(image, 1, places, lambda _: 2)
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert plan.results == [ErrorCode.none, unknown, unknown, ErrorCode.unknown_topic_id]
+    noted = after(image, plan.operations)
+    assert noted == replace(PLACED, partition_epoch=10)
+    again = image_of(noted)
+    assert plan_assign_directories(again, 1, places[:1], lambda _: 2).operations == []
+    stranger = image_of(PLACED, registration(A, broker_id=4))
+    assert plan_assign_directories(stranger, 4, places[:1], lambda _: 2).results == [ErrorCode.not_leader_or_follower]
+
+
+def test_a_replica_that_is_told_to_be_in_a_failed_folder_leaves() -> None:
+    """The folder failed before its replicas were reported."""
+    image = image_of(replace(PLACED, directories=()), registration(B))
+    left = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(A, TOPIC_ID, 0)], lambda _: 2).operations)
+    assert (left.leader, left.isr, left.directories) == (2, (2, 3), (A, "", ""))
+
+
+def test_a_replica_that_began_anew_beside_a_failed_folder_is_no_eligible_leader() -> None:
+    away = PartitionImage(NO_BROKER, 4, 9, (1, 2), (), elr=(1, 2), last_known_leader=1, directories=(A, ""))
+    image = image_of(away, registration(B))
+    anew = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2).operations)
+    assert (anew.leader, anew.elr, anew.directories) == (NO_BROKER, (2,), (B, ""))
+    # One that was moved between two folders keeps its place.
+    image = image_of(PLACED)
+    moved = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2).operations)
+    assert moved == replace(PLACED, directories=(B, "", ""), partition_epoch=10)
+
+
+def test_places_are_stored_only_where_they_are_known() -> None:
+    known, unknown = PLACED, replace(PLACED, directories=())
+    assert decode_chunk("/", encode_chunk([known, unknown])) == (known, unknown)
+    assert b"aaa" not in encode_chunk([unknown])
+    for damage in ('[["a"]]', '["a","b"]', '["a","b",3]', '["a","b","' + "c" * 65 + '"]'):
+        data = b'{"version":1,"partitions":[[[1,2,3],[1],1,0,0,[],-1,false,' + damage.encode() + b"]]}"
+        with pytest.raises(CorruptNodeError):
+            decode_chunk("/", data)
