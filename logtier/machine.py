@@ -38,7 +38,7 @@ def configured_store(config: BrokerConfig, disk: Disk, on_failure: Callable[[str
         # An empty store would be another cluster, and its folder would be left in that of the broker.
         raise ConfigError(
             f"log folder {folder}: it has no metadata ({METADATA_DIRECTORY}): if its broker belongs to a cluster, set "
-            "zookeeper.connect; if they are lost, restore them from a backup"
+            "zookeeper.connect; else name first in log.dirs the folder that has them, or restore them from a backup"
         )
     return LocalMetadataStore(metadata, disk, on_failure=on_failure)
 

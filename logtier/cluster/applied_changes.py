@@ -1,12 +1,15 @@
 """Up to which change of the metadata a broker has come, in its log folders: a store that ends before it is too old."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from headwater.logtier.log.flushing.checkpoints import CheckpointWriter, read_checkpoint_or_warn
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 APPLIED_CHANGES: Final = "applied-changes-checkpoint"
 
@@ -50,7 +53,10 @@ class AppliedChanges:
 
     async def _run(self) -> None:
         while True:
-            self._write()
+            try:
+                self._write()
+            except Exception:
+                logger.exception("the number of applied changes is not written")
             await asyncio.sleep(WRITE_EVERY_S)
 
     def _write(self) -> None:

@@ -26,6 +26,7 @@ from headwater.logtier.controller.commands import (
     ConfigResourceType,
     ConfigResult,
 )
+from headwater.logtier.controller.elections import plan_lower_min_isr
 from headwater.logtier.controller.state import Plan
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage, TopicImage, dynamic_broker_configs
@@ -76,13 +77,15 @@ def plan_common_min_isr(image: MetadataImage, static_config: BrokerConfig) -> li
     """Return the operations that make the controller's min.insync.replicas that of a cluster that has none yet.
 
     Leaders commit by it and the controller elects by it, while the brokers' properties may differ. Kafka writes the
-    same config when a cluster begins to have ELRs (KIP-966).
+    same config when a cluster begins to have ELRs (KIP-966). The operations may take effect one by one.
     """
     if static_config.zookeeper_connect is None:
         return []  # a cluster of this broker
     current = image.broker_configs.get(paths.CLUSTER_DEFAULT, {})
     common = {MIN_ISR: str(static_config.min_insync_replicas), **current}
-    return _write(paths.broker_config_path(paths.CLUSTER_DEFAULT), current, common)
+    written = _write(paths.broker_config_path(paths.CLUSTER_DEFAULT), current, common)
+    # It may be lower than the minimum of the controller before.
+    return [*plan_lower_min_isr(image, min_isr_after(image, static_config, written)), *written] if written else []
 
 
 def min_isr_after(

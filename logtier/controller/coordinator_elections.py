@@ -15,8 +15,16 @@ from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 def without_broker(partition: PartitionImage, broker_id: int, min_isr: int, brokers: Candidates) -> PartitionImage:
     """Return the state after a broker has gone."""
     home = _home(partition)
+    if partition.leader == NO_BROKER and partition.isr:
+        return partition  # Nothing is committed meanwhile: who is in the ISR has all, also when it returns.
     if broker_id == home == partition.leader:
-        return _led_by(partition, NO_BROKER)
+        return replace(
+            partition,
+            leader=NO_BROKER,
+            last_known_leader=home,
+            leader_epoch=partition.leader_epoch + 1,
+            partition_epoch=partition.partition_epoch + 1,
+        )
     draft = PartitionDraft(partition, min_isr, brokers)
     draft.lose(broker_id)
     draft.wait_for(home)
@@ -28,30 +36,23 @@ def with_broker(
 ) -> PartitionImage:
     """Return the state after a replica's broker has returned, as in `PartitionDraft.come_back`."""
     home = _home(partition)
-    if (
-        broker_id == home
-        and is_clean
-        and home in partition.isr
-        and brokers.is_candidate(home, partition.directory_of(home))
-    ):
-        return _led_by(partition, home)
     draft = PartitionDraft(partition, min_isr, brokers)
-    draft.come_back(broker_id, is_clean=is_clean)
-    if brokers.is_candidate(home, partition.directory_of(home)):
-        draft.elect()
+    keeps_its_place = is_clean and broker_id in partition.isr
+    if broker_id == home and keeps_its_place and brokers.is_candidate(home, partition.directory_of(home)):
+        draft.lead_again(home)
+    else:
+        if partition.leader != NO_BROKER or not keeps_its_place:
+            draft.come_back(broker_id, is_clean=is_clean)
+        if not draft.has_eligible and broker_id in (home, *partition.isr, *partition.elr):
+            # The last one that may have had every record: no other has more.
+            draft.lead_uncleanly(broker_id)
+        elif draft.has_eligible and brokers.is_candidate(home, partition.directory_of(home)):
+            draft.elect()
+    if partition.leader == NO_BROKER:
+        draft.lose_dead()  # Those that went meanwhile.
     draft.wait_for(home)
     return draft.result()
 
 
 def _home(partition: PartitionImage) -> int:
     return partition.leader if partition.last_known_leader == NO_BROKER else partition.last_known_leader
-
-
-def _led_by(partition: PartitionImage, leader: int) -> PartitionImage:
-    return replace(
-        partition,
-        leader=leader,
-        last_known_leader=_home(partition) if leader == NO_BROKER else NO_BROKER,
-        leader_epoch=partition.leader_epoch + 1,
-        partition_epoch=partition.partition_epoch + 1,
-    )

@@ -200,7 +200,8 @@ def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]
         partitions = []
         for each in topic.partitions:
             draft = PartitionDraft(each, minimum, brokers)
-            draft.alter(each.isr, is_recovering=each.is_recovering)
+            if each.leader != NO_BROKER:
+                draft.alter(each.isr, is_recovering=each.is_recovering)
             partitions.append(draft.result())
         operations += change_topic(topic.name, topic.topic_id, topic.partitions, tuple(partitions))
     return operations

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from headwater.logtier.controller.coordinator_elections import without_broker
+from headwater.logtier.controller.coordinator_elections import with_broker, without_broker
 from headwater.logtier.controller.elections import MinIsr
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.partition_draft import PartitionDraft
@@ -57,10 +57,6 @@ def _moved(
     if before == directory:
         return partition
     brokers, process = LiveBrokers(image), image.brokers[sender].process
-    if not process.has_online(before) and not topic.is_internal:
-        draft = PartitionDraft(partition, min_isr, brokers)
-        draft.come_back(sender, is_clean=False)
-        partition = draft.result()
     known = partition.directories or ("",) * len(partition.replicas)
     place = partition.replicas.index(sender)
     moved = replace(
@@ -68,10 +64,15 @@ def _moved(
         directories=(*known[:place], directory, *known[place + 1 :]),
         partition_epoch=partition.partition_epoch + 1,
     )
-    if process.has_online(directory):
-        return moved
+    has_begun_anew = not process.has_online(before)
     if topic.is_internal:
-        return without_broker(moved, sender, min_isr, brokers) if sender in moved.isr else moved
+        if has_begun_anew:
+            return with_broker(moved, sender, min_isr, brokers, is_clean=False)
+        is_gone = not process.has_online(directory) and sender in moved.isr
+        return without_broker(moved, sender, min_isr, brokers) if is_gone else moved
     draft = PartitionDraft(moved, min_isr, brokers)
-    draft.lose(sender)
+    if has_begun_anew:
+        draft.come_back(sender, is_clean=False)
+    if not process.has_online(directory):
+        draft.lose(sender)
     return draft.result()

@@ -199,7 +199,9 @@ class SharedMetadataStore:
             end = await self._stored_end()
         except CorruptNodeError as error:
             if not self._is_end_damaged:
-                log.error("%s; set it to %d, or wait for the next change, which sets it", error, self._end)
+                names = await self._store.children(CHANGES)
+                end = max([int(each) + 1 for each in names if each.isdecimal()], default=self._end)
+                log.error("%s; set it to %d, or wait for the next change, which sets it", error, end)
             self._is_end_damaged = True
             return None
         self._is_end_damaged = False

@@ -12,6 +12,7 @@ Chunk k holds partitions 64 k to 64 k + 63. A node for each partition would make
 broker reads; one node for all partitions of a topic would exceed the size limit of a node (see ADR 0034).
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -190,7 +191,7 @@ def _partition(
         tuple(elr),
         last_known_leader,
         is_recovering,
-        tuple(directories),
+        tuple([sys.intern(each) for each in directories]),  # few ids in many partitions
     )
 
 

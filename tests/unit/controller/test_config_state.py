@@ -9,6 +9,7 @@ from headwater.logtier.controller.state import Plan
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.store import Create, Delete, SetData
+from headwater.logtier.metadata.topic_nodes import PartitionImage, chunk_path, encode_chunk
 from headwater.logtier.protocol.errors import ErrorCode
 from tests.topic_images import topic_changes
 
@@ -169,6 +170,11 @@ def test_a_cluster_takes_its_minimum_of_in_sync_replicas_from_its_first_controll
     assert after.broker_configs["<default>"] == {"log.retention.ms": "5", "min.insync.replicas": "2"}
     assert plan_common_min_isr(after, other) == []
     assert plan_common_min_isr(image, CONFIG) == []
+    # The controller before had another minimum: under the lower one, members of the ELR lack what is committed.
+    shrunk = image.apply([(chunk_path("t", 0), encode_chunk([PartitionImage(1, 0, 1, (1, 2), (1,), elr=(2,))]))])
+    lower = clustered.with_properties({"min.insync.replicas": "1"})
+    paths_written = [each.path for each in plan_common_min_isr(shrunk, lower)]
+    assert paths_written == [chunk_path("t", 0), paths.broker_config_path("<default>")]
     for operations, replace_all in (([ConfigOperation("min.insync.replicas", DELETE, None)], False), ([], True)):
         change = ConfigChange(BROKER, "", operations, replace_all=replace_all)
         plan = plan_alter_configs(after, clustered, [change])

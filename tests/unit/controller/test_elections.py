@@ -226,11 +226,44 @@ def test_a_coordinator_that_may_have_lost_records_leads_again_when_it_has_caught
     )
     assert plan_coordinators(internal(again, 1, 2, 3), Alive(1, 2, 3), lambda _: 2) == []
     assert plan_coordinators(image, Alive(1, 2, 3), lambda _: 2) == []
-    # Nobody else may lead: the others of the ISR are away, so it waits for one of them.
+    # The others of the ISR are away, so it waits for one of them, which has all if it has lost no power.
     lone = back(waiting, 1, is_clean=False)
     assert (lone.leader, lone.isr, lone.last_known_leader) == (NO_BROKER, (2, 3), 1)
-    assert back(lone, 3, 1, is_clean=True).leader == NO_BROKER  # it left the ISR with its return
+    complete = back(lone, 3, 1, is_clean=True)
+    assert (complete.leader, complete.isr, complete.elr, complete.coordinator) == (3, (3,), (2,), NO_BROKER)
+    assert back(lone, 3, 1, is_clean=False).leader == NO_BROKER
     assert back(replace(lone, isr=(3,), elr=()), 3, 1, is_clean=True).leader == 3
+
+
+def test_the_isr_of_a_coordinator_that_is_away_keeps_those_who_go_and_return_with_all_their_records() -> None:
+    """Nothing is committed meanwhile. Else the coordinator that lost power would lead and lose records."""
+    topic = "__consumer_offsets"
+    state = PartitionImage(leader=1, leader_epoch=4, partition_epoch=9, replicas=(1, 2, 3), isr=(1, 2, 3))
+    alive = {1, 2, 3}
+
+    def step(broker_id: int, kind: str) -> None:
+        nonlocal state
+        image = image_of(state, alive={each: each in alive for each in (1, 2, 3)}, topic=topic)
+        if kind == "goes":
+            alive.discard(broker_id)
+            operations = plan_departure(image, broker_id, lambda _: 1)
+        else:
+            alive.add(broker_id)
+            registration = BrokerRegistration(broker_id, "h", 1, None, 2)
+            operations = plan_registration(image, registration, lambda _: 1, is_clean=kind == "returns")
+        changes = [(each.path, each.data) for each in operations if isinstance(each, Create | SetData)]
+        state = image.apply(changes).topics[topic].partitions[0]
+
+    for broker_id, kind in ((1, "goes"), (2, "goes"), (2, "returns"), (3, "goes"), (3, "returns")):
+        step(broker_id, kind)
+    assert (state.leader, state.isr) == (NO_BROKER, (1, 2, 3))
+    step(1, "has lost power")
+    assert (state.leader, state.isr, state.is_recovering) == (2, (2, 3), False)
+    # The one that leads in its place is the last with all records, even if it has lost some of them itself.
+    step(3, "goes")
+    step(2, "goes")
+    step(2, "has lost power")
+    assert (state.leader, state.isr, state.coordinator, state.is_recovering) == (2, (2,), NO_BROKER, True)
 
 
 def test_preferred_leaders_are_elected_a_thousand_at_a_time() -> None:

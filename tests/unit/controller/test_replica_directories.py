@@ -103,7 +103,12 @@ def test_a_coordinator_that_returns_without_its_folder_does_not_lead() -> None:
     image = image_of(waiting, topic="__consumer_offsets")
     operations = plan_registration(image, registration(B, epoch=2), lambda _: 2, is_clean=True)
     back = after(image, operations, "__consumer_offsets")
-    assert (back.leader, back.isr, back.coordinator) == (NO_BROKER, (2, 3), NO_BROKER)
+    assert (back.leader, back.isr, back.coordinator) == (NO_BROKER, (1, 2, 3), NO_BROKER)
+    # It has begun anew in another folder: another one leads in its place.
+    image = image_of(back, registration(B, epoch=2), topic="__consumer_offsets")
+    plan = plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2)
+    anew = after(image, plan.operations, "__consumer_offsets")
+    assert (anew.leader, anew.isr, anew.last_known_leader, anew.directories) == (2, (2, 3), 1, (B, "", ""))
 
 
 def test_places_of_replicas_are_noted_one_by_one() -> None:
