@@ -20,7 +20,14 @@ from headwater.logtier.log.folders.known_directories import read_known_directori
 from headwater.logtier.log.folders.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
 from headwater.logtier.log.folders.log_folders import future_folder_name, parse_folder, stray_folder_name
 from headwater.logtier.log.folders.placed_logs import PlacedLogs
-from headwater.logtier.log.folders.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
+from headwater.logtier.log.folders.replica_folders import (
+    Copy,
+    FutureFolder,
+    are_of_two_topics,
+    choose_copy,
+    remove_marker,
+    sort_futures,
+)
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import open_log
 from headwater.logtier.log.partition_metadata import NO_TOPIC_ID, read_partition_metadata, write_partition_metadata
@@ -230,7 +237,7 @@ class LogManager:
             raise LogDirError(f"log folder {directory.path}: cannot open a log: {error}") from error
 
     def _is_to_replace(self, directory: LogDirectory, topic_partition: TopicPartition, path: str) -> bool:
-        """Choose between two folders of one partition and move the left-over away.
+        """Choose between two folders of one partition and move the left-over away; one of another topic is kept.
 
         Raises:
             LogDirError: Either folder may be the log.
@@ -245,10 +252,17 @@ class LogManager:
                 "away"
             )
         _logger.warning("%s has two folders; the log is %s", topic_partition, chosen.path)
+        is_kept = are_of_two_topics(opened, found)
         if chosen is opened:
-            self._move_away(topic_partition, path)
+            if is_kept:
+                self.disk.rename(path, f"{directory.path}/{stray_folder_name(topic_partition, self.prng)}")
+            else:
+                self._move_away(topic_partition, path)
             return False
-        self.delete(topic_partition)
+        if is_kept:
+            self.set_aside(topic_partition)
+        else:
+            self.delete(topic_partition)
         self._folder_work.wait()
         return True
 

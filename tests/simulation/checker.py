@@ -17,7 +17,7 @@ from headwater.logtier.replication.partition import Partition
 from tests.simulation.file_system import Folder, Inode
 from tests.simulation.history import History, InvariantError
 from tests.simulation.log_model import BatchKey, LogModel, is_segment, segments
-from tests.simulation.node import DATA, Incarnation, SimulatedNode
+from tests.simulation.node import Incarnation, SimulatedNode
 from tests.simulation.virtual_loop import VirtualLoop
 
 
@@ -78,9 +78,9 @@ class NodeChecker:
         if self.node.serving is None:
             return  # it recovers; what it leaves is checked when it serves
         for path in touched:
-            _, folder_name, name = path.rsplit("/", 2)
-            key = _partition_of(folder_name)
-            folder = self.node.file_system.find(f"{DATA}/{folder_name}")
+            folder_path, name = path.rsplit("/", 1)
+            key = _partition_of(folder_path.rpartition("/")[2])
+            folder = self.node.file_system.find(folder_path)
             inode = self.node.file_system.find(path)
             if key is not None and isinstance(folder, Folder) and isinstance(inode, Inode):
                 self._read_on(key, folder, inode, name)
@@ -135,8 +135,8 @@ class NodeChecker:
         self._high_watermarks.clear()
         self._touched.clear()
         before, self.logs = self.logs, {}
-        folder = self.node.file_system.folder(DATA)
-        for name, node in sorted(folder.entries.items()):
+        folders = [self.node.file_system.folder(path) for path in self.node.folders]
+        for name, node in [entry for folder in folders for entry in sorted(folder.entries.items())]:
             key = _partition_of(name)
             if key is not None and isinstance(node, Folder):
                 model = self.logs[key] = self._new_model(key, node)

@@ -101,6 +101,7 @@ class SimulatedNode:
     """A machine whose broker is started again whenever it is down and may run.
 
     Attributes:
+        folders: Its log folders.
         file_system: What survives its processes.
         boot_id: Of the machine's present boot.
         may_run: Whether a broker is started when none runs.
@@ -128,6 +129,7 @@ class SimulatedNode:
         self.config = BrokerConfig.from_properties(
             {"node.id": node_id, "log.dirs": DATA, "listeners": f"PLAINTEXT://{name}:{PORT}", **properties}
         )
+        self.folders = self.config.log_dirs
         self.boot_id = f"{name}-0"
         self.may_run = True
         self.current: Incarnation | None = None

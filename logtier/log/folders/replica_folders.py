@@ -69,6 +69,8 @@ def remove_marker(disk: Disk, path: str) -> None:
 def choose_copy(disk: Disk, first: Copy, second: Copy, topic_id: UUID | None) -> Copy | None:
     """Return which of two folders is the log; None if it cannot be decided.
 
+    If they are of different topics of that name, and none is the present one, both are left over: it is the first.
+
     Args:
         topic_id: The topic id, if known; a left-over of a deleted topic of the same name has another id.
     """
@@ -79,7 +81,12 @@ def choose_copy(disk: Disk, first: Copy, second: Copy, topic_id: UUID | None) ->
         replaces = read_marker(disk, mine.path)
         if replaces is not None and replaces.directory_id == other.directory.directory_id:
             return mine
-    return None
+    return first if are_of_two_topics(first, second) and topic_id not in (first.topic_id, second.topic_id) else None
+
+
+def are_of_two_topics(first: Copy, second: Copy) -> bool:
+    """Whether two folders are of topics with the same name, one of which was deleted while a folder was offline."""
+    return NO_TOPIC_ID not in (first.topic_id, second.topic_id) and first.topic_id != second.topic_id
 
 
 def sort_futures(

@@ -92,10 +92,15 @@ class ClusterFaults:
         node.clock.offset_ms = chance.randint(-CLOCK_JUMP_MS_MAX, CLOCK_JUMP_MS_MAX)
 
     async def _fail_disk(self, node: SimulatedNode, duration_s: float, chance: random.Random) -> None:
-        del chance
-        node.file_system.failing = DATA
-        await asyncio.sleep(duration_s)
+        """Let one log folder fail, or all. A folder that failed is used again after a restart alone."""
+        node.file_system.failing = chance.choice((DATA, *node.folders))
+        await asyncio.sleep(duration_s * chance.choice((1, LONG)))
         node.file_system.failing = None
+        serving = node.serving
+        if serving is None or serving.process.is_frozen or chance.random() < 0.5:
+            node.crash()
+        else:
+            await node.stop()
 
     async def _fill_disk(self, node: SimulatedNode, duration_s: float, chance: random.Random) -> None:
         node.file_system.fill(chance.randint(0, 20_000))

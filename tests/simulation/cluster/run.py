@@ -20,7 +20,7 @@ from tests.simulation.consumers import Consumer
 from tests.simulation.faults import Fault, draw_faults
 from tests.simulation.history import History, InvariantError
 from tests.simulation.members import Member
-from tests.simulation.node import SESSION_MS, SimulatedNode
+from tests.simulation.node import DATA, SESSION_MS, SimulatedNode
 from tests.simulation.producers import Producer
 from tests.simulation.run import AFTERWARDS_S, CHECK_INTERVAL_S, SETTLE_S, TOPIC, Outcome, conclude, until
 from tests.simulation.simulated_network import Cables, SimulatedNetwork
@@ -107,6 +107,7 @@ class _ClusterRun:
         flush = {} if self.history.may_lose else {"log.flush.interval.messages": 1}
         return {
             "zookeeper.connect": "model:2181",
+            "log.dirs": f"{DATA}/1,{DATA}/2",
             "zookeeper.session.timeout.ms": SESSION_MS,
             "min.insync.replicas": MIN_ISR,
             "default.replication.factor": REPLICATION_FACTOR,

@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,12 +38,16 @@ def make(tmp_path: Path, clock: ManualClock) -> Iterator[Make]:
     made: list[LogManager] = []
 
     def make_manager(
-        *folders: str, node_id: int = 1, cluster_id: str | None = None, **properties: object
+        *folders: str,
+        node_id: int = 1,
+        cluster_id: str | None = None,
+        topic_ids: Mapping[str, uuid.UUID] | None = None,
+        **properties: object,
     ) -> LogManager:
         config = BrokerConfig.from_properties(
             {"log.dirs": [str(tmp_path / name) for name in folders or ("data",)], "node.id": node_id, **properties}
         )
-        manager = LogManager(config, PromptDisk(), clock, random.Random(1), cluster_id=cluster_id)
+        manager = LogManager(config, PromptDisk(), clock, random.Random(1), cluster_id=cluster_id, topic_ids=topic_ids)
         made.append(manager)
         manager.start()
         return manager
@@ -174,6 +178,30 @@ def test_a_partition_in_two_folders_is_refused(make: Make, tmp_path: Path) -> No
     shutil.copytree(tmp_path / "one" / str(TP), tmp_path / "two" / str(TP))
     with pytest.raises(LogDirError, match="is also in"):
         make("one", "two")
+
+
+@pytest.mark.parametrize("present", [None, "one", "two"])
+def test_of_logs_of_two_topics_of_a_name_that_of_the_present_one_is_opened(
+    make: Make, tmp_path: Path, present: str | None
+) -> None:
+    """A topic was deleted and made anew while one folder was offline. The other log is kept: it may be needed."""
+    ids = {"one": uuid.UUID(int=1), "two": uuid.UUID(int=2)}
+    for name, topic_id in ids.items():
+        manager = make("one", "two")
+        manager.preferred_paths[TP] = str(tmp_path / name)
+        manager.create(TP, topic_id, TopicConfig())
+        manager.close()
+        (tmp_path / name / str(TP)).rename(tmp_path / name / "away")
+    for name in ids:
+        (tmp_path / name / "away").rename(tmp_path / name / str(TP))
+    topic_ids = {} if present is None else {TP.topic: ids[present]}
+    manager = make("one", "two", topic_ids=topic_ids)
+    opened = present or "one"
+    assert Path(manager.logs[TP].directory).parent.name == opened
+    other = tmp_path / ("two" if opened == "one" else "one")
+    [kept] = [path.name for path in other.iterdir() if path.is_dir()]
+    assert kept.startswith("flights-3.")
+    assert kept.endswith("-stray")
 
 
 def test_maintenance_rolls_deletes_and_forgets(make: Make, make_batch: MakeBatch, clock: ManualClock) -> None:
