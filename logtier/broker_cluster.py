@@ -51,6 +51,7 @@ class ClusterParts:
         self._closing = closing
         self._membership: ClusterMembership | None = None
         self._fetchers: ReplicaFetchers | None = None
+        self._reports: LogDirReports | None = None
         self.store = store
         self._connections = PeerConnections(
             config, follower.cache, machine.outgoing, machine.clock, machine.prng.random, machine.random_bytes
@@ -136,11 +137,7 @@ class ClusterParts:
         self._closing.callback(applied_changes.close)
         # Also if the start fails from now on.
         self._closing.push_async_callback(membership.leave)
-        await membership.join()
-        assert self._fetchers is not None
-        # Only now is this process registered, under an epoch of its own.
-        self._fetchers.start()
-        reports = LogDirReports(
+        reports = self._reports = LogDirReports(
             self._config.node_id,
             self._connections.channel(),
             log_manager,
@@ -149,6 +146,10 @@ class ClusterParts:
             self._broker_epoch,
         )
         self._closing.push_async_callback(reports.aclose)
+        await membership.join()
+        assert self._fetchers is not None
+        # Only now is this process registered, under an epoch of its own.
+        self._fetchers.start()
         reports.start()
         applied_changes.start()
 
@@ -158,6 +159,8 @@ class ClusterParts:
         To be called while this broker serves.
         """
         assert self._membership is not None
+        assert self._reports is not None
+        await self._reports.aclose()  # The controller takes a report for a change of mind.
         await shut_down_in_control(
             self._config.node_id,
             self._connections.channel(),

@@ -6,9 +6,12 @@ elections, and a leader that cannot append for want of space gives way to one th
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import logging
+import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -72,13 +75,14 @@ class LogDirReports:
         #: Replicas whose folder is to be compared with the image, with the id of a folder that has failed meanwhile.
         self._unsure: dict[TopicPartition, str | None] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        # From now on: a folder may fail before the broker is registered.
+        log_manager.on_failed_directory = self._failed
+        log_manager.on_moved = self._moved
+        for directory in log_manager.directories:
+            directory.health.on_full = self._changed.set
 
     def start(self) -> None:
         """Begin to tell what differs from the image; the broker is registered."""
-        self._log_manager.on_failed_directory = self._failed
-        self._log_manager.on_moved = self._moved
-        for directory in self._log_manager.directories:
-            directory.health.on_full = self._changed.set
         self._follower.cache.subscribe(self._metadata_changed)
         self._check(self._follower.image.topics.values())
         self._changed.set()
@@ -96,7 +100,9 @@ class LogDirReports:
 
     def _failed(self, directory: LogDirectory, gone: Sequence[TopicPartition]) -> None:
         log.warning("broker %d gives the leaderships in log folder %s away", self._broker_id, directory.path)
-        self._unsure.update(dict.fromkeys(gone, directory.directory_id))
+        # Before all others: their leaders are to be replaced.
+        told_first: dict[TopicPartition, str | None] = dict.fromkeys(gone, directory.directory_id)
+        self._unsure = told_first | {key: id_ for key, id_ in self._unsure.items() if key not in told_first}
         self._changed.set()
 
     def _moved(self, topic_partition: TopicPartition) -> None:
@@ -163,10 +169,16 @@ class LogDirReports:
 
     async def _tell_replicas(self) -> bool:
         """Tell in which folders replicas are; return whether this broker's image has all of it."""
-        differing = dict(self._differing())
-        batch = dict(list(differing.items())[:REPLICAS_PER_REQUEST_MAX])
-        if not batch:
-            return True
+        differing = self._differing()
+        is_known = True
+        while batch := dict(itertools.islice(differing, REPLICAS_PER_REQUEST_MAX)):
+            is_known = False  # until the image has them
+            if not await self._tell_places(batch):
+                break
+        return is_known
+
+    async def _tell_places(self, batch: Mapping[TopicPartition, tuple[str, UUID]]) -> bool:
+        """Tell the folders of replicas; return whether the controller has taken the request."""
         by_directory: dict[UUID, list[tuple[UUID, int]]] = defaultdict(list)
         for key, (directory_id, topic_id) in batch.items():
             by_directory[uuids.from_text(directory_id)].append((topic_id, key.partition))
@@ -179,23 +191,25 @@ class LogDirReports:
             log.warning("the controller takes no places of replicas: error %d", answer.error_code)
             return False
         for key, (_, topic_id) in batch.items():
-            if answer.replicas.get((topic_id, key.partition)) != ErrorCode.none:
+            topic = self._follower.image.topic(key.topic)
+            is_present = topic is None or topic.topic_id == topic_id
+            if is_present and answer.replicas.get((topic_id, key.partition)) != ErrorCode.none:
                 # The controller knows a newer state, of which this broker is reported by the metadata.
                 self._unsure.pop(key, None)
-        return False  # until the image has them
+        return True
 
     def _differing(self) -> Iterator[tuple[TopicPartition, tuple[str, UUID]]]:
         """Yield the replicas whose folder the image does not have, with the folder's and the topic's id."""
         for key, failed in list(self._unsure.items()):
             topic = self._follower.image.topic(key.topic)
             if topic is None or key.partition >= len(topic.partitions):
-                del self._unsure[key]
+                self._unsure.pop(key, None)
                 continue
             partition = topic.partitions[key.partition]
             present = self._log_manager.logs.get(key)
             directory_id = failed if present is None else self._log_manager.directory_of(key).directory_id
             if self._broker_id not in partition.replicas or directory_id == partition.directory_of(self._broker_id):
-                del self._unsure[key]
+                self._unsure.pop(key, None)
             elif directory_id is not None:  # else the log is yet to be created
                 yield key, (directory_id, topic.topic_id)
 
@@ -204,6 +218,8 @@ class LogDirReports:
     async def _look_for_room(self) -> None:
         while True:
             await asyncio.sleep(ROOM_CHECK_S)
+            if self._unsure:
+                self._changed.set()  # A log that could not be created may be there now.
             for directory in list(self._log_manager.directories):
                 if directory.is_online and directory.health.is_full:
                     await self._try(directory)
@@ -225,8 +241,10 @@ def _ids(directories: Iterable[LogDirectory]) -> list[UUID]:
 
 
 def _write_probe(disk: Disk, path: str) -> None:
+    if disk.free_bytes(os.path.dirname(path)) < 2 * ROOM_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)  # What is left is for checkpoints.
     try:
         disk.write_atomic(path, bytes(ROOM_BYTES), sync=False)
     finally:
-        if disk.exists(path):
-            disk.remove(path)
+        for each in (path, f"{path}.tmp"):
+            disk.remove(each)

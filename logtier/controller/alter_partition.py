@@ -20,7 +20,7 @@ from headwater.logtier.protocol.errors import ErrorCode
 class IsrMembers(Candidates, Protocol):
     """What the controller knows of brokers that are to join an ISR."""
 
-    def may_join(self, broker_id: int, broker_epoch: int, /) -> bool:
+    def may_join(self, broker_id: int, broker_epoch: int, directory: str, /) -> bool:
         """Whether a broker is alive in this epoch (any, if UNKNOWN_BROKER_EPOCH), neither fenced nor shutting down."""
 
 
@@ -98,7 +98,7 @@ def _decide(
         return ErrorCode.invalid_update_version
     if asked.is_recovering and len(isr) > 1:
         return ErrorCode.invalid_request
-    if not all(members.may_join(member, epoch) for member, epoch in asked.isr):
+    if not all(members.may_join(member, epoch, partition.directory_of(member)) for member, epoch in asked.isr):
         return ErrorCode.ineligible_replica
     draft = PartitionDraft(partition, min_isr, members)
     draft.alter(tuple(isr), is_recovering=asked.is_recovering)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -21,8 +22,8 @@ from headwater.logtier.controller.commands import (
 )
 from headwater.logtier.controller.config_state import min_isr_after, plan_alter_configs, plan_common_min_isr
 from headwater.logtier.controller.elections import (
-    plan_coordinators,
     plan_departure,
+    plan_hand_overs,
     plan_lower_min_isr,
     plan_preferred_elections,
     plan_registration,
@@ -254,16 +255,13 @@ class Controller:
             before = self._cache.image.registrations.get(broker_id)
             if now != before:
                 log.info("broker %d has come, in epoch %d", broker_id, now.epoch)
+                clean = partial(now.has_all_records_of, before)
                 plan = plan_registration(
-                    self._cache.image,
-                    now,
-                    self._min_isr,
-                    is_clean=before is not None and now.has_all_records_of(before),
-                    allows_unclean=self._allows_unclean,
+                    self._cache.image, now, self._min_isr, is_clean=clean, allows_unclean=self._allows_unclean
                 )
                 await self._write_in_parts(plan)
         await self._write_in_parts(plan_unclean_elections(self._cache.image, self._min_isr, self._allows_unclean))
-        await self._write_in_parts(plan_coordinators(self._cache.image, LiveBrokers(self._cache.image), self._min_isr))
+        await self._write_in_parts(plan_hand_overs(self._cache.image, LiveBrokers(self._cache.image), self._min_isr))
 
     async def create_topics(
         self,
@@ -384,7 +382,8 @@ class Controller:
             members = LiveBrokers(image, others)
             plan = plan_alter_partitions(image, sender, alterations, self._min_isr, members)
             await self._write_in_parts(plan.operations)
-            await self._write_in_parts(plan_coordinators(self._cache.image, members, self._min_isr))
+            topic_ids = {each.topic_id for each in alterations}
+            await self._write_in_parts(plan_hand_overs(self._cache.image, members, self._min_isr, topic_ids))
             return plan.results
 
         return await self._command(alter)

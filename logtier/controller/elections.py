@@ -5,9 +5,10 @@ a follower learns of it by the leader epoch (KIP-320, KIP-380). Each of its part
 election, as if the controller had seen the broker leave and come back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 from headwater.logtier.controller.coordinator_elections import with_broker, without_broker
 from headwater.logtier.controller.live_brokers import LiveBrokers
@@ -37,7 +38,7 @@ def plan_registration(
     registration: BrokerRegistration,
     min_isr: MinIsr,
     *,
-    is_clean: bool,
+    is_clean: Callable[[str], bool],
     allows_unclean: AllowsUnclean = never_unclean,
 ) -> list[Operation]:
     """Return the operations that make a broker known and, in a new broker epoch, elect leaders of its partitions.
@@ -46,7 +47,7 @@ def plan_registration(
     of every ISR where it cannot be trusted.
 
     Args:
-        is_clean: Whether the broker stopped cleanly, so that its logs have all that they had.
+        is_clean: Returns whether the broker's logs in a log folder, given by its id, have all that they had.
         allows_unclean: Whether another replica may lead, which may lack committed records, if none of them can.
     """
     broker_id = registration.id
@@ -64,19 +65,21 @@ def plan_registration(
     brokers = LiveBrokers(image, coming=registration)
     if known is not None and known.is_alive and known.epoch == registration.epoch:
         # The same life of the broker: its addresses have changed, or what can be used of its log folders.
-        return [*_changed_topics(image, partial(_with_folders, registration, brokers), min_isr), made_known]
+        changed = _changed_topics(image.topics.values(), partial(_with_folders, registration, brokers), min_isr)
+        return [*changed, made_known]
 
     def returned(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if broker_id not in partition.replicas:
             return partition
+        has_all = is_clean(partition.directory_of(broker_id))
         if topic.is_internal:
-            return with_broker(partition, broker_id, minimum, brokers, is_clean=is_clean)
+            return with_broker(partition, broker_id, minimum, brokers, is_clean=has_all)
         draft = PartitionDraft(partition, minimum, brokers)
-        draft.come_back(broker_id, is_clean=is_clean)
+        draft.come_back(broker_id, is_clean=has_all)
         draft.elect(unclean=allows_unclean(topic))
         return draft.result()
 
-    return [*_changed_topics(image, returned, min_isr), made_known]
+    return [*_changed_topics(image.topics.values(), returned, min_isr), made_known]
 
 
 def _with_folders(
@@ -126,7 +129,7 @@ def plan_departure(
             draft.elect(unclean=True)
         return draft.result()
 
-    return [*_changed_topics(image, left, min_isr), SetData(paths.known_broker_path(broker_id), data)]
+    return [*_changed_topics(image.topics.values(), left, min_isr), SetData(paths.known_broker_path(broker_id), data)]
 
 
 def plan_unclean_elections(image: MetadataImage, min_isr: MinIsr, allows_unclean: AllowsUnclean) -> list[Operation]:
@@ -143,7 +146,7 @@ def plan_unclean_elections(image: MetadataImage, min_isr: MinIsr, allows_unclean
         draft.elect(unclean=True)
         return draft.result()
 
-    return _changed_topics(image, led, min_isr)
+    return _changed_topics(image.topics.values(), led, min_isr)
 
 
 def plan_preferred_elections(image: MetadataImage, brokers: Candidates, min_isr: MinIsr) -> list[Operation]:
@@ -163,25 +166,41 @@ def plan_preferred_elections(image: MetadataImage, brokers: Candidates, min_isr:
         rest -= after is not partition
         return after
 
-    return _changed_topics(image, preferred, min_isr)
+    return _changed_topics(image.topics.values(), preferred, min_isr)
 
 
-def plan_coordinators(image: MetadataImage, brokers: Candidates, min_isr: MinIsr) -> list[Operation]:
-    """Return the operations that give partitions back to their coordinators, which are in the ISR again.
+def plan_hand_overs(
+    image: MetadataImage, brokers: Candidates, min_isr: MinIsr, topic_ids: Collection[UUID] | None = None
+) -> list[Operation]:
+    """Return the operations that give leaderships to members of the ISR that have come, or have room again.
 
-    They may take effect one by one.
+    They may take effect one by one. Partitions of groups and transactions go back to their coordinators, those of
+    other topics, all or the given ones, away from leaders whose log folders are full.
     """
-    operations: list[Operation] = []
-    for topic in filter(None, map(image.topic, INTERNAL_TOPICS)):
-        minimum = min_isr(topic)
-        partitions = []
-        for partition in topic.partitions:
-            draft = PartitionDraft(partition, minimum, brokers)
-            if partition.leader not in (NO_BROKER, partition.coordinator):
-                draft.prefer(partition.last_known_leader)
-            partitions.append(draft.result())
-        operations += change_topic(topic.name, topic.topic_id, topic.partitions, tuple(partitions))
+    operations = _changed_topics(
+        filter(None, map(image.topic, INTERNAL_TOPICS)), partial(_given_back, brokers), min_isr
+    )
+    if any(broker.process.full_directories for broker in image.brokers.values()):
+        topics = image.topics.values() if topic_ids is None else filter(None, map(image.topic_by_id, topic_ids))
+        operations += _changed_topics(topics, partial(_given_away, brokers), min_isr)
     return operations
+
+
+def _given_back(brokers: Candidates, topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+    del topic
+    draft = PartitionDraft(partition, minimum, brokers)
+    if partition.leader not in (NO_BROKER, partition.coordinator):
+        draft.prefer(partition.last_known_leader)
+    return draft.result()
+
+
+def _given_away(brokers: Candidates, topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+    leader = partition.leader
+    if topic.is_internal or leader == NO_BROKER or brokers.has_room(leader, partition.directory_of(leader)):
+        return partition
+    draft = PartitionDraft(partition, minimum, brokers)
+    draft.give_way()
+    return draft.result()
 
 
 def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]:
@@ -208,10 +227,12 @@ def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]
 
 
 def _changed_topics(
-    image: MetadataImage, change: Callable[[TopicImage, PartitionImage, int], PartitionImage], min_isr: MinIsr
+    topics: Iterable[TopicImage],
+    change: Callable[[TopicImage, PartitionImage, int], PartitionImage],
+    min_isr: MinIsr,
 ) -> list[Operation]:
     operations: list[Operation] = []
-    for topic in image.topics.values():
+    for topic in topics:
         minimum = min_isr(topic)
         partitions = tuple([change(topic, partition, minimum) for partition in topic.partitions])
         operations += change_topic(topic.name, topic.topic_id, topic.partitions, partitions)

@@ -44,10 +44,14 @@ class LiveBrokers:
         known = self._known(broker_id)
         return known is not None and known.process.has_room(directory)
 
-    def may_join(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether the broker may join an ISR: it is the one that the leader knows, and it stays (KIP-841, KIP-903)."""
+    def may_join(self, broker_id: int, broker_epoch: int, directory: str) -> bool:
+        """Whether the broker may join the ISR of a partition whose replica it has in a log folder.
+
+        It is the one that the leader knows, it stays (KIP-841, KIP-903), and the folder has not failed.
+        """
         known = self._known(broker_id)
-        return known is not None and broker_epoch in (UNKNOWN_BROKER_EPOCH, known.epoch)
+        is_the_known_one = known is not None and broker_epoch in (UNKNOWN_BROKER_EPOCH, known.epoch)
+        return is_the_known_one and self.is_candidate(broker_id, directory)
 
     def _known(self, broker_id: int) -> BrokerRegistration | None:
         if self._coming is not None and broker_id == self._coming.id:

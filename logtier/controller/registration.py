@@ -108,7 +108,7 @@ class BrokerRegistrar:
         Raises:
             MetadataStoreError: The store is not available.
         """
-        self._process = self._process._replace(directory_ids=online, full_directories=full)
+        self._process = self._process.with_folders(online, full)
         node = await self._registered()
         if node is not None and node.ephemeral_owner == self._store.session_id:
             await self._store.set(self._path, self._data(), node.version)

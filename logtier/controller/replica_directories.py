@@ -75,4 +75,6 @@ def _moved(
         draft.come_back(sender, is_clean=False)
     if not process.has_online(directory):
         draft.lose(sender)
+    if has_begun_anew:
+        draft.elect()  # If no other had every record, it leads, as a lone replica on a new disk does.
     return draft.result()

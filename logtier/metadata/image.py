@@ -50,12 +50,14 @@ class BrokerRegistration:
     is_alive: bool = True
     process: paths.BrokerProcess = paths.NO_PROCESS
 
-    def has_all_records_of(self, before: "BrokerRegistration") -> bool:
-        """Whether a broker that returns has every record that it had: it may then lead as before (KIP-966).
+    def has_all_records_of(self, before: "BrokerRegistration | None", directory_id: str) -> bool:
+        """Whether a broker that returns has every record that it had in a log folder: it may lead as before (KIP-966).
 
         Its folders were closed in its last epoch, or the process was only killed. After the end of the machine records
-        that were not flushed may be gone.
+        that were not flushed may be gone, and whatever a folder had that failed.
         """
+        if before is None or before.process.has_failed(directory_id):
+            return False
         return before.epoch == self.process.previous_epoch or self.process.kept_records_of(before.process)
 
     def reached_by(self, listener_name: str) -> tuple[str, int]:

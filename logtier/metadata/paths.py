@@ -121,16 +121,32 @@ class BrokerProcess(NamedTuple):
         previous_epoch: The broker epoch in which the process before closed the log folders cleanly, or in which this
             process was registered before it lost its session; -1 if its logs may lack records that they had (KIP-966).
         full_directories: Those of the log folders that cannot be appended to at present, for want of space.
+        failed_directories: Log folders that the process had, and that have failed since: which writes reached their
+            devices is not known.
     """
 
     directory_ids: tuple[str, ...] = ()
     boot_id: str = ""
     previous_epoch: int = -1
     full_directories: tuple[str, ...] = ()
+    failed_directories: tuple[str, ...] = ()
 
     def has_online(self, directory_id: str) -> bool:
-        """Whether a log folder can be used; an empty id is one that a broker of one folder does not report."""
-        return not directory_id or not self.directory_ids or directory_id in _ids(self.directory_ids)
+        """Whether a log folder can be used; without an id, which brokers of one folder do not report, any of them."""
+        if not directory_id or not (self.directory_ids or self.failed_directories):
+            return bool(self.directory_ids) or not self.failed_directories
+        return directory_id in _ids(self.directory_ids)
+
+    def has_failed(self, directory_id: str) -> bool:
+        """Whether a log folder has failed while the process had it; without an id, whether any has."""
+        return directory_id in _ids(self.failed_directories) if directory_id else bool(self.failed_directories)
+
+    def with_folders(self, online: tuple[str, ...], full: tuple[str, ...]) -> "BrokerProcess":
+        """Return the process after folders have failed, or are full, or have room again."""
+        failed = [each for each in self.directory_ids if each not in online]
+        return self._replace(
+            directory_ids=online, full_directories=full, failed_directories=(*self.failed_directories, *failed)
+        )
 
     def has_room(self, directory_id: str) -> bool:
         """Whether a log folder can be appended to; without an id, whether any can."""
@@ -221,6 +237,7 @@ def _decode_broker(path: str, data: bytes, fields: Mapping[str, Any]) -> BrokerF
                 fields["boot_id"],
                 fields["previous_epoch"],
                 tuple(fields.get("full_directories", ())),
+                tuple(fields.get("failed_directories", ())),
             )
         return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints, fields["alive"], process
     except (AttributeError, ConfigError, KeyError, TypeError, ValueError):

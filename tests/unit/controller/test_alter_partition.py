@@ -36,7 +36,7 @@ class Members:
     def has_room(self, broker_id: int, directory: str) -> bool:
         return True
 
-    def may_join(self, broker_id: int, broker_epoch: int) -> bool:
+    def may_join(self, broker_id: int, broker_epoch: int, directory: str) -> bool:
         return broker_id not in self.away and broker_epoch in (UNKNOWN_BROKER_EPOCH, 10 + broker_id)
 
 

@@ -6,8 +6,8 @@ import pytest
 from headwater.logtier.controller.alter_partition import PartitionAlteration, plan_alter_partitions
 from headwater.logtier.controller.elections import (
     PREFERRED_ELECTIONS_MAX,
-    plan_coordinators,
     plan_departure,
+    plan_hand_overs,
     plan_lower_min_isr,
     plan_preferred_elections,
     plan_registration,
@@ -37,7 +37,7 @@ def registered(
     image: MetadataImage, broker_id: int, epoch: int, *, min_isr: int = 1, is_clean: bool = True
 ) -> MetadataImage:
     registration = BrokerRegistration(broker_id, "h", 1, None, epoch)
-    operations = plan_registration(image, registration, lambda _: min_isr, is_clean=is_clean)
+    operations = plan_registration(image, registration, lambda _: min_isr, is_clean=lambda _: is_clean)
     return image.apply([(each.path, each.data) for each in operations if isinstance(each, Create | SetData)])
 
 
@@ -67,7 +67,7 @@ def test_a_partition_without_a_leader_gets_the_member_of_the_isr_that_returns() 
 def test_partitions_of_other_leaders_stay_as_they_are() -> None:
     led = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=(1, 2), isr=(2,))
     image = image_of(led, alive={1: False, 2: True})
-    operations = plan_registration(image, BrokerRegistration(1, "h", 1, None, 2), lambda _: 1, is_clean=True)
+    operations = plan_registration(image, BrokerRegistration(1, "h", 1, None, 2), lambda _: 1, is_clean=lambda _: True)
     assert [each.path for each in operations] == [paths.known_broker_path(1)]
 
 
@@ -129,8 +129,10 @@ def test_a_returning_replica_leads_where_an_unclean_election_is_allowed() -> Non
     lost = PartitionImage(NO_BROKER, 5, 10, (1, 2), isr=(), elr=(1,), last_known_leader=1)
     image = image_of(lost, alive={1: False, 2: False})
     back = BrokerRegistration(2, "h", 1, None, 2)
-    assert applied(image, plan_registration(image, back, lambda _: 1, is_clean=True)).leader == NO_BROKER
-    after = applied(image, plan_registration(image, back, lambda _: 1, is_clean=True, allows_unclean=lambda _: True))
+    assert applied(image, plan_registration(image, back, lambda _: 1, is_clean=lambda _: True)).leader == NO_BROKER
+    after = applied(
+        image, plan_registration(image, back, lambda _: 1, is_clean=lambda _: True, allows_unclean=lambda _: True)
+    )
     assert (after.leader, after.isr, after.is_recovering) == (2, (2,), True)
 
 
@@ -186,7 +188,7 @@ def test_a_coordinator_that_may_have_lost_records_leads_again_when_it_has_caught
     def back(partition: PartitionImage, broker_id: int, *alive: int, is_clean: bool) -> PartitionImage:
         image = internal(partition, *alive)
         registration = BrokerRegistration(broker_id, "h", 1, None, 2)
-        return after(image, plan_registration(image, registration, lambda _: 2, is_clean=is_clean))
+        return after(image, plan_registration(image, registration, lambda _: 2, is_clean=lambda _: is_clean))
 
     def gone(partition: PartitionImage, broker_id: int) -> PartitionImage:
         image = internal(partition, 1, 2, 3)
@@ -215,17 +217,15 @@ def test_a_coordinator_that_may_have_lost_records_leads_again_when_it_has_caught
     plan = plan_alter_partitions(image, 2, [asked], lambda _: 2, LiveBrokers(image))
     in_sync = after(image, plan.operations)
     assert (in_sync.leader, in_sync.isr, in_sync.coordinator) == (2, (1, 2, 3), NO_BROKER)
-    again = after(
-        internal(in_sync, 1, 2, 3), plan_coordinators(internal(in_sync, 1, 2, 3), Alive(1, 2, 3), lambda _: 2)
-    )
+    again = after(internal(in_sync, 1, 2, 3), plan_hand_overs(internal(in_sync, 1, 2, 3), Alive(1, 2, 3), lambda _: 2))
     assert (again.leader, again.leader_epoch, again.isr, again.coordinator) == (
         1,
         in_sync.leader_epoch + 1,
         (1, 2, 3),
         1,
     )
-    assert plan_coordinators(internal(again, 1, 2, 3), Alive(1, 2, 3), lambda _: 2) == []
-    assert plan_coordinators(image, Alive(1, 2, 3), lambda _: 2) == []
+    assert plan_hand_overs(internal(again, 1, 2, 3), Alive(1, 2, 3), lambda _: 2) == []
+    assert plan_hand_overs(image, Alive(1, 2, 3), lambda _: 2) == []
     # The others of the ISR are away, so it waits for one of them, which has all if it has lost no power.
     lone = back(waiting, 1, is_clean=False)
     assert (lone.leader, lone.isr, lone.last_known_leader) == (NO_BROKER, (2, 3), 1)
@@ -250,7 +250,7 @@ def test_the_isr_of_a_coordinator_that_is_away_keeps_those_who_go_and_return_wit
         else:
             alive.add(broker_id)
             registration = BrokerRegistration(broker_id, "h", 1, None, 2)
-            operations = plan_registration(image, registration, lambda _: 1, is_clean=kind == "returns")
+            operations = plan_registration(image, registration, lambda _: 1, is_clean=lambda _: kind == "returns")
         changes = [(each.path, each.data) for each in operations if isinstance(each, Create | SetData)]
         state = image.apply(changes).topics[topic].partitions[0]
 
@@ -278,7 +278,7 @@ def test_preferred_leaders_are_elected_a_thousand_at_a_time() -> None:
 def test_a_broker_becomes_known_last_of_all_changes() -> None:
     led = PartitionImage(leader=1, leader_epoch=4, partition_epoch=9, replicas=(1,), isr=(1,))
     operations = plan_registration(
-        image_of(led, alive={1: False}), BrokerRegistration(1, "h", 1, None, 2), lambda _: 1, is_clean=False
+        image_of(led, alive={1: False}), BrokerRegistration(1, "h", 1, None, 2), lambda _: 1, is_clean=lambda _: False
     )
     assert [each.path for each in operations] == [chunk_path("t", 0), paths.known_broker_path(1)]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from headwater.logtier.controller.elections import plan_registration
+from headwater.logtier.controller.alter_partition import PartitionAlteration, plan_alter_partitions
+from headwater.logtier.controller.elections import plan_hand_overs, plan_registration
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.partition_draft import PartitionDraft
 from headwater.logtier.controller.replica_directories import ReplicaDirectory, plan_assign_directories
@@ -54,7 +56,7 @@ def after(image: MetadataImage, operations: list[Operation], topic: str = "t") -
 def changed(partition: PartitionImage, now: BrokerRegistration, topic: str = "t") -> PartitionImage:
     """The partition after broker 1 has reported of its folders in the same epoch."""
     image = image_of(partition, topic=topic)
-    return after(image, plan_registration(image, now, lambda _: 2, is_clean=True), topic)
+    return after(image, plan_registration(image, now, lambda _: 2, is_clean=lambda _: True), topic)
 
 
 def test_a_failed_folder_costs_the_leadership_and_the_place_in_the_isr_of_its_replicas_alone() -> None:
@@ -88,7 +90,7 @@ def test_a_leader_in_a_full_folder_gives_way_to_one_with_room() -> None:
     # Nobody else has room, or is in sync.
     image = image_of(PLACED, *(registration(A, full=(A,), broker_id=each) for each in (2, 3)))
     full = registration(A, B, full=(A,))
-    assert after(image, plan_registration(image, full, lambda _: 2, is_clean=True)) == PLACED
+    assert after(image, plan_registration(image, full, lambda _: 2, is_clean=lambda _: True)) == PLACED
     assert changed(replace(PLACED, isr=(1,), elr=(2, 3)), full).leader == 1
 
 
@@ -101,7 +103,7 @@ def test_the_partition_of_a_coordinator_waits_for_its_folder(now: BrokerRegistra
 def test_a_coordinator_that_returns_without_its_folder_does_not_lead() -> None:
     waiting = replace(PLACED, leader=NO_BROKER, last_known_leader=1)
     image = image_of(waiting, topic="__consumer_offsets")
-    operations = plan_registration(image, registration(B, epoch=2), lambda _: 2, is_clean=True)
+    operations = plan_registration(image, registration(B, epoch=2), lambda _: 2, is_clean=lambda _: True)
     back = after(image, operations, "__consumer_offsets")
     assert (back.leader, back.isr, back.coordinator) == (NO_BROKER, (1, 2, 3), NO_BROKER)
     # It has begun anew in another folder: another one leads in its place.
@@ -141,7 +143,7 @@ def test_a_replica_that_began_anew_beside_a_failed_folder_is_no_eligible_leader(
     away = PartitionImage(NO_BROKER, 4, 9, (1, 2), (), elr=(1, 2), last_known_leader=1, directories=(A, ""))
     image = image_of(away, registration(B))
     anew = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2).operations)
-    assert (anew.leader, anew.elr, anew.directories) == (NO_BROKER, (2,), (B, ""))
+    assert (anew.leader, anew.isr, anew.elr, anew.directories) == (2, (2,), (), (B, ""))
     # One that was moved between two folders keeps its place.
     image = image_of(PLACED)
     moved = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2).operations)
@@ -156,3 +158,72 @@ def test_places_are_stored_only_where_they_are_known() -> None:
         data = b'{"version":1,"partitions":[[[1,2,3],[1],1,0,0,[],-1,false,' + damage.encode() + b"]]}"
         with pytest.raises(CorruptNodeError):
             decode_chunk("/", data)
+
+
+def after_a_failure(now: BrokerRegistration) -> BrokerRegistration:
+    """The registration of broker 1 after its folder A has failed."""
+    return replace(now, process=now.process.with_folders((f"{B} /data/b",), ()))
+
+
+def test_a_folder_that_failed_lacks_records_after_a_restart_in_the_same_boot() -> None:
+    """What it had is read from the page cache perhaps, and never reached the device."""
+    failed = after_a_failure(registration(A, B))
+    assert not failed.process.has_online(A)
+    again = registration(A, B, epoch=2)
+    assert [again.has_all_records_of(failed, each) for each in (A, B, "")] == [False, True, False]
+    assert all(again.has_all_records_of(registration(A, B), each) for each in (A, B, ""))
+    # Its session ended: what is in the other folder is there.
+    renewed = replace(failed, epoch=2, process=failed.process._replace(previous_epoch=1))
+    assert [renewed.has_all_records_of(failed, each) for each in (A, B, "")] == [False, True, False]
+    stored = paths.encode_known_broker("h", 1, None, 1, process=failed.process)
+    assert paths.decode_known_broker("/", stored)[-1] == failed.process
+
+
+@pytest.mark.parametrize("topic", ["t", "__consumer_offsets"])
+def test_a_replica_whose_folder_had_failed_does_not_lead_before_one_with_all_records(topic: str) -> None:
+    failed = after_a_failure(registration(A, B))
+    image = image_of(replace(PLACED, isr=(1, 2)), topic=topic)
+    without = after(image, plan_registration(image, failed, lambda _: 2, is_clean=lambda _: True), topic)
+    assert without.leader == (2 if topic == "t" else NO_BROKER)
+    back = registration(A, B, epoch=2)
+    image = image_of(without, failed, topic=topic)
+    is_clean = partial(back.has_all_records_of, failed)
+    led = after(image, plan_registration(image, back, lambda _: 2, is_clean=is_clean), topic)
+    assert (led.leader, 1 in (*led.isr, *led.elr)) == (2, False)
+
+
+def test_a_process_without_a_folder_that_can_be_used_is_no_candidate() -> None:
+    lost = registration(A).process.with_folders((), ())
+    assert [lost.has_online(each) for each in ("", A, B)] == [False, False, False]
+    assert BrokerProcess().has_online(A)
+
+
+def test_a_replica_in_a_failed_folder_joins_no_isr() -> None:
+    """Its fetches before the failure were on the way: the leader learns of it by the answer."""
+    waiting = replace(PLACED, leader=2, isr=(2, 3))
+    asked = PartitionAlteration(TOPIC_ID, 0, 4, 9, ((2, 1), (3, 1), (1, 1)), is_recovering=False)
+    for failed, code in ((False, ErrorCode.none), (True, ErrorCode.ineligible_replica)):
+        image = image_of(waiting, after_a_failure(registration(A, B)) if failed else registration(A, B))
+        [result] = plan_alter_partitions(image, 2, [asked], lambda _: 2, LiveBrokers(image)).results
+        assert result.error_code is code
+
+
+def test_a_lone_replica_on_a_new_disk_leads() -> None:
+    alone = PartitionImage(1, 4, 9, (1,), (1,), directories=(A,))
+    image = image_of(alone)
+    operations = plan_registration(image, registration(B, epoch=2), lambda _: 1, is_clean=lambda _: False)
+    waiting = after(image, operations)
+    assert waiting.leader == NO_BROKER
+    image = image_of(waiting, registration(B, epoch=2))
+    led = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 1).operations)
+    assert (led.leader, led.isr, led.directories) == (1, (1,), (B,))
+
+
+def test_a_leader_whose_folder_is_full_gives_way_when_another_one_has_room_again() -> None:
+    everywhere = [registration(A, full=(A,), broker_id=each) for each in (1, 2, 3)]
+    image = image_of(PLACED, *everywhere)
+    assert plan_hand_overs(image, LiveBrokers(image), lambda _: 2) == []
+    image = image_of(PLACED, *everywhere[:2])
+    assert after(image, plan_hand_overs(image, LiveBrokers(image), lambda _: 2)).leader == 3
+    assert after(image, plan_hand_overs(image, LiveBrokers(image), lambda _: 2, {TOPIC_ID})).leader == 3
+    assert plan_hand_overs(image, LiveBrokers(image), lambda _: 2, {uuid.UUID(int=9)}) == []
