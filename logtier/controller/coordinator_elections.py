@@ -43,9 +43,11 @@ def with_broker(
     else:
         if partition.leader != NO_BROKER or not keeps_its_place:
             draft.come_back(broker_id, is_clean=is_clean)
-        if not draft.has_eligible and broker_id in (home, *partition.isr, *partition.elr):
-            # The last one that may have had every record: no other has more.
-            draft.lead_uncleanly(broker_id)
+        if not draft.has_eligible:
+            if broker_id in (*partition.isr, *partition.elr):
+                # The last one that may have had every record: no other has more.
+                draft.lead_uncleanly(broker_id)
+            draft.lead_uncleanly(home)
         elif draft.has_eligible and brokers.is_candidate(home, partition.directory_of(home)):
             draft.elect()
     if partition.leader == NO_BROKER:

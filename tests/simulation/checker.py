@@ -77,6 +77,7 @@ class NodeChecker:
         self._touched.clear()
         if self.node.serving is None:
             return  # it recovers; what it leaves is checked when it serves
+        keys: dict[TopicPartition, None] = {}
         for path in touched:
             folder_path, name = path.rsplit("/", 1)
             key = _partition_of(folder_path.rpartition("/")[2])
@@ -84,7 +85,9 @@ class NodeChecker:
             inode = self.node.file_system.find(path)
             if key is not None and isinstance(folder, Folder) and isinstance(inode, Inode):
                 self._read_on(key, folder, inode, name)
-                self.check_partition(key)
+                keys[key] = None
+        for key in keys:  # one callback may write the end of a segment and the next one
+            self.check_partition(key)
 
     # -- one log
 
@@ -135,7 +138,11 @@ class NodeChecker:
         self._high_watermarks.clear()
         self._touched.clear()
         before, self.logs = self.logs, {}
-        folders = [self.node.file_system.folder(path) for path in self.node.folders]
+        parts = incarnation.broker.parts
+        assert parts is not None
+        # What lies in a folder that failed has not been recovered.
+        online = [each.path for each in parts.log_manager.directories if each.is_online]
+        folders = [self.node.file_system.folder(path) for path in online]
         for name, node in [entry for folder in folders for entry in sorted(folder.entries.items())]:
             key = _partition_of(name)
             if key is not None and isinstance(node, Folder):

@@ -92,7 +92,12 @@ class ClusterFaults:
         node.clock.offset_ms = chance.randint(-CLOCK_JUMP_MS_MAX, CLOCK_JUMP_MS_MAX)
 
     async def _fail_disk(self, node: SimulatedNode, duration_s: float, chance: random.Random) -> None:
-        """Let one log folder fail, or all. A folder that failed is used again after a restart alone."""
+        """Let one log folder fail, or all. A folder that failed is used again after a restart alone.
+
+        Its records are not trusted then, as after a power loss.
+        """
+        if not self._power.strike(node.node_id):
+            return
         node.file_system.failing = chance.choice((DATA, *node.folders))
         await asyncio.sleep(duration_s * chance.choice((1, LONG)))
         node.file_system.failing = None

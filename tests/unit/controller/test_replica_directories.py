@@ -227,3 +227,13 @@ def test_a_leader_whose_folder_is_full_gives_way_when_another_one_has_room_again
     assert after(image, plan_hand_overs(image, LiveBrokers(image), lambda _: 2)).leader == 3
     assert after(image, plan_hand_overs(image, LiveBrokers(image), lambda _: 2, {TOPIC_ID})).leader == 3
     assert plan_hand_overs(image, LiveBrokers(image), lambda _: 2, {uuid.UUID(int=9)}) == []
+
+
+def test_a_coordinator_leads_when_the_last_one_with_its_records_has_lost_its_folder() -> None:
+    """Else nobody would: the one that lost them is no member any more when its folder is back."""
+    waiting = replace(PLACED, leader=NO_BROKER, isr=(2,), last_known_leader=1, directories=("", A, ""))
+    image = image_of(waiting, topic="__consumer_offsets")
+    back = registration(B, broker_id=2, epoch=2)
+    operations = plan_registration(image, back, lambda _: 2, is_clean=lambda _: False)
+    led = after(image, operations, "__consumer_offsets")
+    assert (led.leader, led.isr, led.is_recovering, led.coordinator) == (1, (1,), True, 1)
