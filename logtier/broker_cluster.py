@@ -160,7 +160,7 @@ class ClusterParts:
         """
         assert self._membership is not None
         assert self._reports is not None
-        await self._reports.aclose()  # The controller takes a report for a change of mind.
+        await self._reports.conclude()  # The controller would take a later report for a change of mind.
         await shut_down_in_control(
             self._config.node_id,
             self._connections.channel(),

@@ -38,6 +38,9 @@ REPLICAS_PER_REQUEST_MAX: Final = 2_000
 RETRY_S: Final = 1.0
 """Wait before the controller is reported again: it has not answered, or this broker does not have the change yet."""
 
+CONCLUDE_S: Final = 5.0
+"""Longest time that a stopping broker takes to report of a folder that has failed."""
+
 ROOM_CHECK_S: Final = 5.0
 """Interval at which a full folder is tried: retention may have made room, or an administrator."""
 
@@ -87,6 +90,17 @@ class LogDirReports:
         self._check(self._follower.image.topics.values())
         self._changed.set()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._look_for_room())]
+
+    async def conclude(self) -> None:
+        """Tell no more, but what the controller does not have of failed folders.
+
+        A broker stops when its last folder has failed. After a restart its records are not trusted.
+        """
+        await self.aclose()
+        with contextlib.suppress(TimeoutError, ClientError, MetadataStoreError, PeersClosedError):
+            async with asyncio.timeout(CONCLUDE_S):
+                while not await self._tell_folders():  # noqa: ASYNC110 - each time it is told again
+                    await asyncio.sleep(CONCLUDE_S / 20)
 
     async def aclose(self) -> None:
         """Tell no more."""

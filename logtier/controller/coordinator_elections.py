@@ -48,7 +48,7 @@ def with_broker(
                 # The last one that may have had every record: no other has more.
                 draft.lead_uncleanly(broker_id)
             draft.lead_uncleanly(home)
-        elif draft.has_eligible and brokers.is_candidate(home, partition.directory_of(home)):
+        elif brokers.is_candidate(home, partition.directory_of(home)):
             draft.elect()
     if partition.leader == NO_BROKER:
         draft.lose_dead()  # Those that went meanwhile.

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from headwater.logtier.cluster import log_dir_reports
 from headwater.logtier.cluster.log_dir_reports import LogDirReports
-from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
+from headwater.logtier.metadata.paths import BrokerProcess
+from headwater.logtier.peers.errors import PeersClosedError
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.disk import RealDisk
@@ -102,6 +105,34 @@ def test_many_places_are_told_in_a_row_and_those_of_a_failed_folder_first(
     assert len(world.reports._unsure) == 10
     assert not tell(world)
     assert world.channel.sizes == [4, 4, 2]
+
+
+def test_a_broker_that_stops_because_its_last_folder_has_failed_reports_it_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, image_of(1))
+    world.reports._log_manager.online_folders = ()  # type: ignore[misc]
+    process = BrokerProcess(("a",), "boot")
+    told: list[tuple[str, ...]] = []
+
+    async def update_folders(online: tuple[str, ...], full: tuple[str, ...]) -> None:
+        told.append(online)
+        world.follower.image.registrations[1] = BrokerRegistration(
+            1, "h", 1, process=process.with_folders(online, full)
+        )
+
+    monkeypatch.setattr(world.reports, "_update_folders", update_folders)
+    monkeypatch.setattr(world.channel, "call", AsyncMock(return_value=SimpleNamespace(error_code=ErrorCode.none)))
+    world.follower.image = SimpleNamespace(
+        registrations={1: BrokerRegistration(1, "h", 1, process=process)}, topic=lambda _: None
+    )
+    asyncio.run(world.reports.conclude())
+    assert told == [()]
+    assert world.follower.image.registrations[1].process.failed_directories == ("a",)
+    # Without a controller it stops all the same.
+    world.follower.image.registrations[1] = BrokerRegistration(1, "h", 1, process=process)
+    monkeypatch.setattr(world.channel, "call", AsyncMock(side_effect=PeersClosedError("closed")))
+    asyncio.run(world.reports.conclude())
 
 
 class FullDisk(RealDisk):
