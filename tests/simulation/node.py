@@ -38,17 +38,23 @@ POLL_S = 0.01
 
 
 class SimulatedClock:
-    """The clocks of one machine: the wall clock can jump, the monotonic one cannot."""
+    """The clocks of one machine: the wall clock can jump, the monotonic one cannot.
+
+    Attributes:
+        offset_ms: Of the wall clock, beside its rate.
+        rate: Seconds of both clocks in a virtual second; timers of the event loop have virtual seconds.
+    """
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self.offset_ms = 0
+        self.rate = 1.0
 
     def now_ms(self) -> int:
-        return START_MS + self.offset_ms + int((self._loop.time() - START_S) * 1000)
+        return START_MS + self.offset_ms + int((self._loop.time() - START_S) * self.rate * 1000)
 
     def monotonic_ms(self) -> int:
-        return int(self._loop.time() * 1000)
+        return int(self._loop.time() * self.rate * 1000)
 
 
 class AlwaysInMemory(ReadAhead):

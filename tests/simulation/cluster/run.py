@@ -40,6 +40,8 @@ LOSSY_PARTITIONS = [TopicPartition(LOSSY_TOPIC, index) for index in range(2)]
 PRODUCERS, CONSUMERS, MEMBERS = 3, 2, 2
 #: Weight of power losses in runs beyond what replication survives, of all other kinds together: len(CLUSTER_KINDS).
 POWER_LOSSES_BEYOND = 12
+#: Largest difference between a wall clock and the time, and between the rate of a broker's clocks and 1.
+SKEW_MS_MAX, DRIFT_MAX = 60_000, 0.01
 #: Ratio of runs in which records are synced before they are acknowledged.
 FLUSH_RATIO = 0.3
 
@@ -61,6 +63,10 @@ class _ClusterRun:
             SimulatedNode(self.loop, cables, broker_id, self._draw(), properties, zookeeper)
             for broker_id in range(1, self.brokers + 1)
         ]
+        skew = self._draw()
+        for node in nodes:
+            node.clock.offset_ms = skew.randint(-SKEW_MS_MAX, SKEW_MS_MAX)
+            node.clock.rate = 1 + skew.uniform(-DRIFT_MAX, DRIFT_MAX)
         checkers = {node.node_id: NodeChecker(self.loop, node, self.history, is_alone=False) for node in nodes}
         checker = ClusterChecker(self.loop, zookeeper, checkers, self.history, MIN_ISR)
         with observed_watermarks(checker.watermark_changed):
