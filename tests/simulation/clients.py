@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
+from uuid import UUID
 
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import ApiKey, kio_request
@@ -28,7 +29,7 @@ CONNECT_TIMEOUT_S = 1.0
 RETRY_S = (0.02, 0.3)
 #: Pause between two sends of a producer, and between two fetches of a consumer.
 THINK_S = (0.0, 0.1)
-_METADATA, _CREATE_TOPICS, _DELETE_TOPICS, _FIND_COORDINATOR = 12, 7, 5, 3
+_METADATA, _CREATE_TOPICS, _DELETE_TOPICS, _FIND_COORDINATOR = 12, 7, 6, 3
 _DELETE_TOPICS_KEY = 20
 _GROUP = 0
 #: Errors after which a request is repeated.
@@ -134,12 +135,7 @@ class Client:
 
     async def refresh(self, topics: Sequence[str]) -> None:
         """Ask any broker for the leaders of topics."""
-        values = {
-            "topics": tuple({"topic_id": None, "name": name} for name in topics),
-            "allow_auto_topic_creation": False,
-            "include_topic_authorized_operations": False,
-        }
-        answer: Any = await self.ask(kio_request(ApiKey.METADATA, _METADATA, values))
+        answer: Any = await self.ask(self._metadata_request(topics))
         hosts = {int(broker.node_id): str(broker.host) for broker in answer.brokers}
         for topic in answer.topics:
             for partition in topic.partitions:
@@ -151,6 +147,28 @@ class Client:
                 self._newest[key] = topic.topic_id, epoch
                 if host is not None:
                     self._leaders[key] = epoch, host
+
+    @staticmethod
+    def _metadata_request(topics: Sequence[str]) -> Request[Any]:
+        values = {
+            "topics": tuple({"topic_id": None, "name": name} for name in topics),
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+        }
+        return kio_request(ApiKey.METADATA, _METADATA, values)
+
+    async def topic_id(self, topic: str, gone: Collection[UUID] = ()) -> UUID:
+        """Ask brokers until one knows the topic by an id that is none of `gone`, and return it."""
+        while True:
+            try:
+                answer: Any = await self.ask(self._metadata_request([topic]))
+            except ConnectionError as error:
+                self.note("lost", "metadata", type(error).__name__)
+            else:
+                [found] = answer.topics
+                if not found.error_code and found.topic_id not in gone:
+                    return UUID(str(found.topic_id))
+            await asyncio.sleep(self.chance.uniform(*RETRY_S))
 
     async def coordinator(self, group: str) -> str:
         """Return the host of a group's coordinator, whose topic is created by that; ConnectionError without one."""
@@ -193,9 +211,13 @@ async def create_topic(
         raise InvariantError(f"topic {name} was not created: {ErrorCode(code).name}")
 
 
-async def delete_topic(client: Client, name: str) -> None:
-    """Delete a topic; one that is gone was deleted by an earlier request."""
-    values = {"topic_names": (name,), "timeout": timedelta(seconds=2)}
+async def delete_topic(client: Client, topic_id: UUID) -> None:
+    """Delete a topic; one that is gone was deleted by an earlier request.
+
+    By its id: a request whose answer was lost may still come, when a topic of the same name has been made.
+    """
+    topic = {"name": None, "topic_id": topic_id}
+    values = {"topics": (topic,), "timeout": timedelta(seconds=2)}
     while True:
         try:
             answer: Any = await client.ask(kio_request(_DELETE_TOPICS_KEY, _DELETE_TOPICS, values))
@@ -204,10 +226,10 @@ async def delete_topic(client: Client, name: str) -> None:
         else:
             code = int(answer.responses[0].error_code)
             client.note("delete", code)
-            if code in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
+            if code in (ErrorCode.none, ErrorCode.unknown_topic_id):
                 return
             if code not in RETRIABLE:
-                raise InvariantError(f"topic {name} was not deleted: {ErrorCode(code).name}")
+                raise InvariantError(f"topic {topic_id} was not deleted: {ErrorCode(code).name}")
         await asyncio.sleep(client.chance.uniform(*RETRY_S))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from uuid import UUID
 
 from headwater.logtier.client.fetch_codec import FetchPosition, fetch_request
 from headwater.logtier.protocol.errors import ErrorCode
@@ -39,15 +40,18 @@ class TopicRemaker(Producer):
     async def run(self) -> None:
         """Make the topic anew until `is_ending`."""
         [key] = self._partitions
+        deleted: set[UUID] = set()
         while not self.is_ending:
             await create_topic(self, TOPIC, 1, {}, self._replication_factor)
+            topic_id = await self.topic_id(TOPIC, deleted)
             self.restart()
             losses = self.history.losses
             for _ in range(self.chance.randint(1, 5)):
                 await self.produce(key)
             await self._read_back(key, losses)
             self.history.forget_topic(TOPIC)
-            await delete_topic(self, TOPIC)
+            await delete_topic(self, topic_id)
+            deleted.add(topic_id)
             self.forget_leaders()
             await asyncio.sleep(self.chance.uniform(0, 2))
 

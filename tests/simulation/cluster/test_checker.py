@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
+from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.simulation.clients import Brokers, create_topic, delete_topic
 from tests.simulation.cluster.checker import ClusterChecker
@@ -51,7 +52,7 @@ class _TopicMadeAnew(_ClusterRun):
         assert node.zookeeper is not None
         node.zookeeper.cut(node.name, requests=True, answers=True)
         second = self._producer(Brokers(brokers.network, [each for each in brokers.hosts if each != node.name]))
-        await self._delete(second)
+        await self._delete(second, checker)
         present = await self._make(second, checker, without=earlier.leader)
         await second.produce(KEY)
         self._check(checker, earlier, present)
@@ -66,11 +67,11 @@ class _TopicMadeAnew(_ClusterRun):
             _, state = _present(checker)
             if state.leader != without:
                 return state
-            await self._delete(producer)
+            await self._delete(producer, checker)
 
-    async def _delete(self, producer: Producer) -> None:
+    async def _delete(self, producer: Producer, checker: ClusterChecker) -> None:
         self.history.forget_topic(KEY.topic)
-        await delete_topic(producer, KEY.topic)
+        await delete_topic(producer, uuids.from_text(_present(checker)[0].topic_id))
         producer.restart()
         producer.forget_leaders()
 

@@ -131,7 +131,7 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     a_removal_counts_before_it_is_decided: ("does not have", 2),
     a_follower_joins_wherever_its_log_ends: ("does not have", 1),
     a_watermark_is_adopted_before_the_truncation: ("has high watermark", 4),
-    a_follower_does_not_truncate: ("logs differ", 20),
+    a_follower_does_not_truncate: ("logs differ", 42),
     a_broker_keeps_its_place_after_a_power_loss: ("a log was cut", 2),
 }
 #: They take a second and more.
