@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.bench.loads import drivers
 from tests.bench.loads.load import Load
+from tests.bench.log_tier import start_up
 from tests.bench.log_tier.throughput import WARM_UP_MESSAGES, keep, one_round
 from tests.bench.peers import (
     brokers,
@@ -34,7 +35,7 @@ _TREE = Path(__file__).resolve().parents[3]
 def measure(
     folder: Path, checkout: Path, driver_names: list[str], load: Load, rounds: int
 ) -> tuple[list[Table], dict[str, Figures]]:
-    """Produce and consume through a broker of each checkout, then Spark's batch read.
+    """Start nodes of each checkout, produce and consume through a broker of each, then Spark's batch read.
 
     Args:
         checkout: The root folder of the earlier checkout.
@@ -45,6 +46,7 @@ def measure(
     if not (checkout / "platform" / "headwater").is_dir():
         raise Failed(f"{checkout} is no checkout of Headwater: --earlier names the folder that holds its platform/")
     trees = {EARLIER: checkout.resolve(), HEADWATER: _TREE}
+    started = _starts(folder, trees, rounds)
     served: Figures = {}
     with contextlib.ExitStack() as stack:
         pair = [stack.enter_context(_broker(name, tree, folder)) for name, tree in trees.items()]
@@ -59,10 +61,23 @@ def measure(
             keep(served, broker, {"resident memory after it all, MiB": resident_mib(broker.child.pid)})
         read = _spark_reads(pair, trees, rounds)
     tables = [
+        comparison(f"start on a new folder, {rounds} rounds in turn", started, EARLIER, HEADWATER),
         comparison(f"{load}, {rounds} rounds in turn", served, EARLIER, HEADWATER),
         comparison(f"Spark's batch read, {SPARK_RECORDS:,} records, {rounds} rounds", read, EARLIER, HEADWATER),
     ]
-    return tables, {"broker": served, "spark": read}
+    return tables, {"start": started, "broker": served, "spark": read}
+
+
+def _starts(folder: Path, trees: dict[str, Path], rounds: int) -> Figures:
+    figures: Figures = {}
+    for round_number in range(rounds + 1):
+        for name in list(trees) if round_number % 2 else reversed(list(trees)):
+            with _import_from(trees[name]):
+                row = start_up.up(folder / f"start-{round_number}-{name.lower()}")
+            if round_number:  # the first one warms the page cache
+                for what, value in row.items():
+                    figures.setdefault(what, {}).setdefault(name, []).append(value)
+    return figures
 
 
 def _spark_read_of(tree: Path) -> Path:

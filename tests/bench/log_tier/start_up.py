@@ -15,26 +15,22 @@ from tests.bench.report import Table, listing
 LIMIT_S = 60
 #: After the last answer, before the memory of an idle node is looked at.
 IDLE_S = 2
+HELP = "headwater --help, s"
 
 
 def measure(folder: Path, runs: int) -> tuple[list[Table], dict[str, list[float]]]:
     """Medians over so many runs, each on an empty data folder; one more run before them warms the page cache."""
-    figures: dict[str, list[float]] = {
-        "headwater up: Kafka port answers, s": [],
-        "headwater up: HTTP answers, s": [],
-        "resident memory of the idle broker, MiB": [],
-        "resident memory of the idle REST API, MiB": [],
-        "headwater --help, s": [],
-    }
+    figures: dict[str, list[float]] = {}
     for run in range(runs + 1):
-        row = (*_up(folder / f"up-{run}"), _help())
+        row = up(folder / f"up-{run}") | {HELP: _help()}
         if run:
-            for values, value in zip(figures.values(), row, strict=True):
-                values.append(value)
+            for name, value in row.items():
+                figures.setdefault(name, []).append(value)
     return [listing(f"Start-up, {runs} runs", figures)], figures
 
 
-def _up(folder: Path) -> tuple[float, float, float, float]:
+def up(folder: Path) -> dict[str, float]:
+    """Start a node on a new folder: seconds until each port answers, and memory when idle; by name."""
     start = time.perf_counter()
     child, kafka_port, http_port = start_node(folder)
     try:
@@ -45,7 +41,12 @@ def _up(folder: Path) -> tuple[float, float, float, float]:
         time.sleep(IDLE_S)
         commands = children(child.pid)
         broker_mib, api_mib = (_resident_mib(commands, verb) for verb in ("broker", "api"))
-        return kafka_s, http_s, broker_mib, api_mib
+        return {
+            "headwater up: Kafka port answers, s": kafka_s,
+            "headwater up: HTTP answers, s": http_s,
+            "resident memory of the idle broker, MiB": broker_mib,
+            "resident memory of the idle REST API, MiB": api_mib,
+        }
     finally:
         child.stop()
 
