@@ -29,6 +29,7 @@ class SyncSource(Protocol):
     """The log as `Durability` uses it."""
 
     log_end_offset: int
+    directory: str
 
     @property
     def segments(self) -> LogSegments:
@@ -87,6 +88,7 @@ class Durability:
         "_running",
         "_synced_base",
         "_syncing_directories",
+        "_syncing_written",
         "_target",
         "_written_files",
         "flushed_offset",
@@ -109,7 +111,7 @@ class Durability:
 
         Args:
             directories: Folders with new names that are not on the device yet.
-            written_files: Paths of files besides the segments that are not on the device yet; missing ones are ignored.
+            written_files: Names of files besides the segments that are not on the device yet; missing ones are ignored.
             post: Reports the end of a sync on the event loop; without it the caller calls `poll`.
         """
         self._disk = disk
@@ -131,6 +133,7 @@ class Durability:
         self._current: FlushRound | None = None
         self._current_base = self._current_end = self._target = 0
         self._syncing_directories: list[str] = []
+        self._syncing_written: list[str] = []
         self._next: FlushRound | None = None
         self._is_abandoned = False
         self._flushed_ms = now_ms
@@ -166,6 +169,12 @@ class Durability:
         """Include a folder with a new name in the next sync."""
         if directory not in self._directories:
             self._directories.append(directory)
+
+    def add_written(self, name: str) -> None:
+        """Include a small file of the log, which was replaced, in the next sync."""
+        if name not in self._written_files:
+            self._written_files.append(name)
+        self.add_names_in(self._log.directory)
 
     def request(self) -> FlushRound:
         """Request a sync of all records now in the log; other requests may share the returned round."""
@@ -213,7 +222,7 @@ class Durability:
             for segment in self._unsynced_segments():
                 for file in self._files(segment):
                     file.fsync()
-            for file in self._take_written_files():
+            for file in self._open_written(self._written_files):
                 file.fsync()
             for directory in self._directories:
                 self._disk.fsync_directory(directory)
@@ -224,6 +233,7 @@ class Durability:
             raise self._storage_error() from error
         self.poll()
         self._directories.clear()
+        self._written_files.clear()
         self._note_synced(end, base)
 
     def note_synced(self) -> None:
@@ -270,6 +280,7 @@ class Durability:
         self._current, self._next = self._next, None
         self._target = self.requested_offset = self._log.log_end_offset
         self._syncing_directories, self._directories = self._directories, []
+        self._syncing_written, self._written_files = self._written_files, []
         self._go_on()
 
     def _go_on(self) -> None:
@@ -281,7 +292,8 @@ class Durability:
         else:
             self._current_end, self._current_base = self._target, segments[-1].base_offset
         try:
-            files = [*self._take_written_files(), *(file for segment in part for file in self._files(segment))]
+            written = self._open_written(self._syncing_written)
+            files = [*written, *(file for segment in part for file in self._files(segment))]
         except OSError as error:
             self._fail(error)
             return
@@ -299,7 +311,7 @@ class Durability:
         except OSError as error:
             self._fail(error)
             return
-        self._syncing_directories = []
+        self._syncing_directories, self._syncing_written = [], []
         self._note_synced(self._current_end, self._current_base)
         if self._current_end < self._target:
             self._go_on()
@@ -319,13 +331,12 @@ class Durability:
         is_last = segment is self._log.segments.active
         return [segment.file] if is_last else [segment.file, *segment.index_files()]
 
-    def _take_written_files(self) -> list[File]:
-        """Return the other files of the next sync; after one that fails the folder fails, too."""
+    def _open_written(self, names: Sequence[str]) -> list[File]:
+        """Return the small files of a sync."""
         files = []
-        while self._written_files:
+        for name in names:
             with contextlib.suppress(FileNotFoundError):
-                files.append(self._disk.open_read_only(self._written_files[-1]))
-            self._written_files.pop()
+                files.append(self._disk.open_read_only(f"{self._log.directory}/{name}"))
         return files
 
     def _note_synced(self, end_offset: int, base_offset: int) -> None:
@@ -341,7 +352,8 @@ class Durability:
         if error.errno in _NOT_TRIED:
             self._running = None
             self._directories += self._syncing_directories
-            self._syncing_directories = []
+            self._written_files += self._syncing_written
+            self._syncing_directories, self._syncing_written = [], []
             self._refused_offset = max(self._refused_offset, self.requested_offset)
             self.requested_offset = self.flushed_offset
             logger.error("log folder %s: a sync could not begin: %s", self._health.path, error.strerror)

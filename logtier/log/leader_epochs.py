@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from headwater.logtier.log.directory_health import is_no_space
 from headwater.logtier.runtime.disk import Disk
 
-FILE_NAME: Final = "leader-epoch-checkpoint"
+EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 _VERSION: Final = 0
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
@@ -24,15 +24,15 @@ class LeaderEpochs:
     """The leader epoch history of one log: pairs of (epoch, start offset), from which replicas find where they diverge.
 
     Invariant: epochs and offsets strictly increase. File: `leader-epoch-checkpoint`, text: version, count, one pair a
-    line. It is written at every change without a sync: after a power loss recovery restores the epochs from the
-    batches, which carry their epoch.
+    line. It is written at every change without a sync: it is on the device with the next sync of the log, and recovery
+    restores the epochs of batches that are checked from the batches themselves.
     """
 
     __slots__ = ("_disk", "_epochs", "_path", "_start_offsets", "latest")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
-        self._path = f"{directory}/{FILE_NAME}"
+        self._path = f"{directory}/{EPOCHS_FILE}"
         self._epochs: list[int] = []
         self._start_offsets: list[int] = []
         self.latest = UNDEFINED_EPOCH
@@ -46,7 +46,7 @@ class LeaderEpochs:
 
     def note_moved(self, directory: str) -> None:
         """Use the file in the renamed folder."""
-        self._path = f"{directory}/{FILE_NAME}"
+        self._path = f"{directory}/{EPOCHS_FILE}"
 
     def entries(self) -> list[tuple[int, int]]:
         """Return (epoch, start offset) of every epoch, oldest first."""

@@ -20,6 +20,7 @@ from headwater.logtier.log.appending.recompression import PRODUCER, recompressed
 from headwater.logtier.log.appending.record_frames import CheckedRecords
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.log.durability import Durability, FlushRound, Post
+from headwater.logtier.log.leader_epochs import EPOCHS_FILE
 from headwater.logtier.log.loaded_log import LoadedLog
 from headwater.logtier.log.partition_metadata import PARTITION_METADATA, write_partition_metadata
 from headwater.logtier.log.producers.producer_snapshot_codec import encode_snapshot
@@ -103,8 +104,8 @@ class Log(LogReader):
             flushed_offset=loaded.recovery_point,
             now_ms=segments.active.modified_ms,
             directories=() if loaded.is_on_device else (directory, os.path.dirname(directory)),
-            # Lost with a power loss, it would leave promised records without a topic.
-            written_files=() if loaded.is_on_device else (f"{directory}/{PARTITION_METADATA}",),
+            # Lost with a power loss, they would leave promised records without a topic, or without their epochs.
+            written_files=() if loaded.is_on_device else (PARTITION_METADATA, EPOCHS_FILE),
             post=post,
         )
         self._deleted = DeletedSegments(disk)
@@ -295,6 +296,8 @@ class Log(LogReader):
 
     def begin_epoch(self, leader_epoch: int, offset: int) -> None:
         """Record a new epoch before its first batch is written; raises KafkaError (kafka_storage_error)."""
+        if leader_epoch != self.leader_epochs.latest:
+            self.durability.add_written(EPOCHS_FILE)
         try:
             self.leader_epochs.assign(leader_epoch, offset)
         except OSError as error:
@@ -394,8 +397,7 @@ class Log(LogReader):
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the last stable offset: all records below it belong to no transaction or to a completed one."""
-        stable = self.producers.last_stable_offset(high_watermark)
-        return max(stable, self.log_start_offset)
+        return max(self.producers.last_stable_offset(high_watermark), self.log_start_offset)
 
     # -- deleting
 
@@ -473,6 +475,7 @@ class Log(LogReader):
                 self.durability.truncate_to(self.log_end_offset)
                 self._note_truncated()
                 self.producers = self._snapshots.restore(self._segments, self.log_end_offset)
+            self.durability.add_written(EPOCHS_FILE)
             self.leader_epochs.truncate_from_end(self.log_end_offset)
         except OSError as error:
             raise self._broken("truncate", error) from error
@@ -491,6 +494,7 @@ class Log(LogReader):
             self._note_truncated()
             self._snapshots.remove_after(NO_SNAPSHOT)
             self.producers = ProducerStates()
+            self.durability.add_written(EPOCHS_FILE)
             self.leader_epochs.clear()
         except OSError as error:
             raise self._broken("truncate", error) from error
@@ -529,8 +533,7 @@ class Log(LogReader):
     def active_checkpoint(self, grown_bytes: int) -> ActiveCheckpoint | None:
         """Return a checkpoint of the active segment if the log grew by `grown_bytes` since the last checkpoint.
 
-        The caller may write it when all records up to its end offset are on the device, unless
-        `checkpoints_forgotten` has changed meanwhile.
+        It may be written when all records below its end are on the device, unless `checkpoints_forgotten` has changed.
         """
         segment = self._segments.active
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from headwater.logtier.log.folders.log_directory import LogDirectory
 from headwater.logtier.log.folders.replica_folders import Replaces, write_marker
-from headwater.logtier.log.leader_epochs import FILE_NAME as LEADER_EPOCHS
+from headwater.logtier.log.leader_epochs import EPOCHS_FILE
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.log.opening import open_log
@@ -206,7 +206,7 @@ class ReplicaMove:
         Also create an empty segment for later records: the last copied segment may end early after compaction.
         """
         self._disk.open(f"{self._path}/{end_name}{LOG_SUFFIX}", create=True)
-        for name in (LEADER_EPOCHS, f"{end_name}{SNAPSHOT_SUFFIX}"):
+        for name in (EPOCHS_FILE, f"{end_name}{SNAPSHOT_SUFFIX}"):
             path = f"{self._source.directory}/{name}"
             if self._disk.exists(path):
                 self._disk.write_atomic(f"{self._path}/{name}", self._disk.read(path))

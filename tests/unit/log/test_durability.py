@@ -111,10 +111,24 @@ def test_many_requests_share_one_sync(world: World, make_batch: MakeBatch) -> No
 def test_the_first_sync_of_a_log_includes_the_names_of_its_files(world: World, make_batch: MakeBatch) -> None:
     """KAFKA-3968: a file that is synced, but whose name is not, is gone after a power loss."""
     world.produce(make_batch(1))
-    assert world.disk.syncs[0][1] == ["00000000000000000000.log", "flights-0", world.path.parent.name]
+    names = ["leader-epoch-checkpoint", "00000000000000000000.log", "flights-0", world.path.parent.name]
+    assert world.disk.syncs[0][1] == names
     world.disk.end()
     world.produce(make_batch(1))
     assert world.disk.syncs[0][1] == ["00000000000000000000.log"]
+
+
+def test_a_new_leader_epoch_is_on_the_device_with_its_first_records(world: World, make_batch: MakeBatch) -> None:
+    """Recovery reads epochs from the batches that it checks, and after a clean stop it checks none."""
+    world.produce(make_batch(1))
+    world.disk.end()
+    world.log.append_as_leader(make_batch(1), leader_epoch=4, now_ms=NOW_MS)
+    assert world.disk.syncs[0][1] == ["leader-epoch-checkpoint", "00000000000000000000.log", "flights-0"]
+    world.disk.end()
+    world.log.truncate_to(1)
+    assert not world.log.durability.is_complete
+    world.log.durability.request()
+    assert world.disk.syncs[0][1] == ["leader-epoch-checkpoint", "00000000000000000000.log", "flights-0"]
 
 
 def test_a_failed_sync_acknowledges_nothing_and_fails_the_folder(
@@ -292,7 +306,7 @@ def test_a_round_over_many_segments_holds_few_files_open_and_is_over_at_its_end(
     flushed = []
     while not answers:
         [(_, names)] = world.disk.syncs
-        assert len(names) <= 3 * 32 + 2
+        assert len(names) <= 3 * 32 + 3
         world.disk.end()
         flushed.append(log.durability.flushed_offset)
     assert flushed == [32, 64, 96, 100]
@@ -307,7 +321,8 @@ def test_a_sync_that_could_not_begin_fails_no_folder_and_is_tried_again(world: W
     assert world.answers == [ErrorCode.kafka_storage_error]
     assert world.health.failure is None
     world.produce(make_batch(1))
-    assert world.disk.syncs[0][1] == ["00000000000000000000.log", "flights-0", world.path.parent.name]
+    names = ["leader-epoch-checkpoint", "00000000000000000000.log", "flights-0", world.path.parent.name]
+    assert world.disk.syncs[0][1] == names
     world.disk.end()
     assert world.answers == [ErrorCode.kafka_storage_error, None]
     assert world.log.durability.flushed_offset == 2
