@@ -4,13 +4,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig, Endpoint
 from headwater.logtier.controller.acl_state import AclDeletion, plan_create_acls, plan_delete_acls
 from headwater.logtier.controller.alter_partition import AlterationResult, PartitionAlteration, plan_alter_partitions
+from headwater.logtier.controller.broker_turnover import plan_turnover
 from headwater.logtier.controller.commands import (
     ConfigChange,
     ConfigResult,
@@ -22,12 +22,9 @@ from headwater.logtier.controller.commands import (
 )
 from headwater.logtier.controller.config_state import min_isr_after, plan_alter_configs, plan_common_min_isr
 from headwater.logtier.controller.elections import (
-    plan_departure,
     plan_hand_overs,
     plan_lower_min_isr,
     plan_preferred_elections,
-    plan_registration,
-    plan_unclean_elections,
 )
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders, plan_giving_way
 from headwater.logtier.controller.live_brokers import LiveBrokers
@@ -236,32 +233,22 @@ class Controller:
         """Give leaderships back to preferred replicas, which lost them while they were away."""
 
         async def elect() -> None:
-            live = LiveBrokers(self._cache.image, self._shutting_down)
-            await self._write_in_parts(plan_preferred_elections(self._cache.image, live, self._min_isr))
+            await self._write_in_parts(plan_preferred_elections(self._cache.image, self._live(), self._min_isr))
 
         await self._command(elect)
 
     async def _update_brokers(self) -> None:
         await self._write_in_parts(plan_common_min_isr(self._cache.image, self._cache.static_config))
         registered = await registered_brokers(self._store, self._cache.image.registrations)
-        for broker_id, known in self._cache.image.registrations.items():
-            if known.is_alive and broker_id not in registered:
-                log.info("broker %d of epoch %d is gone", broker_id, known.epoch)
-                self._shutting_down.pop(broker_id, None)
-                await self._write_in_parts(
-                    plan_departure(self._cache.image, broker_id, self._min_isr, self._allows_unclean)
-                )
-        for broker_id, now in registered.items():
-            before = self._cache.image.registrations.get(broker_id)
-            if now != before:
-                log.info("broker %d has come, in epoch %d", broker_id, now.epoch)
-                clean = partial(now.has_all_records_of, before)
-                plan = plan_registration(
-                    self._cache.image, now, self._min_isr, is_clean=clean, allows_unclean=self._allows_unclean
-                )
-                await self._write_in_parts(plan)
-        await self._write_in_parts(plan_unclean_elections(self._cache.image, self._min_isr, self._allows_unclean))
-        await self._write_in_parts(plan_hand_overs(self._cache.image, LiveBrokers(self._cache.image), self._min_isr))
+        turnover = plan_turnover(
+            lambda: self._cache.image, registered, self._shutting_down, self._min_isr, self._allows_unclean
+        )
+        for plan in turnover:
+            await self._write_in_parts(plan)
+
+    def _live(self) -> LiveBrokers:
+        """The brokers that may lead, as they are now."""
+        return LiveBrokers(self._cache.image, self._shutting_down)
 
     async def create_topics(
         self,
@@ -383,7 +370,7 @@ class Controller:
             plan = plan_alter_partitions(image, sender, alterations, self._min_isr, members)
             await self._write_in_parts(plan.operations)
             topic_ids = {each.topic_id for each in alterations}
-            await self._write_in_parts(plan_hand_overs(self._cache.image, members, self._min_isr, topic_ids))
+            await self._write_in_parts(plan_hand_overs(self._cache.image, self._live(), self._min_isr, topic_ids))
             return plan.results
 
         return await self._command(alter)
@@ -398,9 +385,7 @@ class Controller:
         """
 
         async def elect() -> list[LeaderElectionResult]:
-            image = self._cache.image
-            live = LiveBrokers(image, self._shutting_down)
-            plan = plan_elect_leaders(image, asked, self._min_isr, live, is_unclean=is_unclean)
+            plan = plan_elect_leaders(self._cache.image, asked, self._min_isr, self._live(), is_unclean=is_unclean)
             await self._write_in_parts(plan.operations)
             return plan.results
 
@@ -425,7 +410,7 @@ class Controller:
             if self._shutting_down.get(broker_id) != broker_epoch:
                 log.info("broker %d of epoch %d shuts down", broker_id, broker_epoch)
             self._shutting_down[broker_id] = broker_epoch
-            plan = plan_giving_way(image, broker_id, self._min_isr, LiveBrokers(image, self._shutting_down))
+            plan = plan_giving_way(image, broker_id, self._min_isr, self._live())
             await self._write_in_parts(plan.operations)
             return not any(plan.results)
 
@@ -438,7 +423,7 @@ class Controller:
 
         async def assign() -> list[ErrorCode]:
             check_broker_epoch(self._cache.image, sender, broker_epoch)
-            plan = plan_assign_directories(self._cache.image, sender, places, self._min_isr)
+            plan = plan_assign_directories(self._cache.image, sender, places, self._min_isr, self._live())
             await self._write_in_parts(plan.operations)
             return plan.results
 

@@ -5,13 +5,13 @@ a follower learns of it by the leader epoch (KIP-320, KIP-380). Each of its part
 election, as if the controller had seen the broker leave and come back.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 from uuid import UUID
 
 from headwater.logtier.controller.coordinator_elections import with_broker, without_broker
-from headwater.logtier.controller.live_brokers import LiveBrokers
+from headwater.logtier.controller.live_brokers import NOBODY, LiveBrokers
 from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
@@ -40,6 +40,7 @@ def plan_registration(
     *,
     is_clean: Callable[[str], bool],
     allows_unclean: AllowsUnclean = never_unclean,
+    shutting_down: Mapping[int, int] = NOBODY,
 ) -> list[Operation]:
     """Return the operations that make a broker known and, in a new broker epoch, elect leaders of its partitions.
 
@@ -49,6 +50,7 @@ def plan_registration(
     Args:
         is_clean: Returns whether the broker's logs in a log folder, given by its id, have all that they had.
         allows_unclean: Whether another replica may lead, which may lack committed records, if none of them can.
+        shutting_down: Broker epochs by the ids of brokers that want to shut down, and lead nothing (KIP-841).
     """
     broker_id = registration.id
     path = paths.known_broker_path(broker_id)
@@ -62,7 +64,7 @@ def plan_registration(
     )
     known = image.registrations.get(broker_id)
     made_known: Operation = Create(path, data) if known is None else SetData(path, data)
-    brokers = LiveBrokers(image, coming=registration)
+    brokers = LiveBrokers(image, shutting_down, coming=registration)
     if known is not None and known.is_alive and known.epoch == registration.epoch:
         # The same life of the broker: its addresses have changed, or what can be used of its log folders.
         changed = _changed_topics(image.topics.values(), partial(_with_folders, registration, brokers), min_isr)
@@ -105,7 +107,11 @@ def _with_folders(
 
 
 def plan_departure(
-    image: MetadataImage, broker_id: int, min_isr: MinIsr, allows_unclean: AllowsUnclean = never_unclean
+    image: MetadataImage,
+    broker_id: int,
+    min_isr: MinIsr,
+    allows_unclean: AllowsUnclean = never_unclean,
+    shutting_down: Mapping[int, int] = NOBODY,
 ) -> list[Operation]:
     """Return the operations that note a broker as gone, and elect leaders where it led.
 
@@ -116,7 +122,7 @@ def plan_departure(
     data = paths.encode_known_broker(
         known.host, known.port, known.rack, known.epoch, known.endpoints, is_alive=False, process=known.process
     )
-    brokers = LiveBrokers(image, going=broker_id)
+    brokers = LiveBrokers(image, shutting_down, going=broker_id)
 
     def left(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if broker_id not in partition.isr and partition.leader != broker_id:
@@ -132,12 +138,13 @@ def plan_departure(
     return [*_changed_topics(image.topics.values(), left, min_isr), SetData(paths.known_broker_path(broker_id), data)]
 
 
-def plan_unclean_elections(image: MetadataImage, min_isr: MinIsr, allows_unclean: AllowsUnclean) -> list[Operation]:
+def plan_unclean_elections(
+    image: MetadataImage, brokers: Candidates, min_isr: MinIsr, allows_unclean: AllowsUnclean
+) -> list[Operation]:
     """Return the operations that elect leaders where there is none, although committed records may be lost.
 
     They may take effect one by one. A topic may have allowed it since its last leader died.
     """
-    brokers = LiveBrokers(image)
 
     def led(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if partition.leader != NO_BROKER or topic.is_internal or not allows_unclean(topic):

@@ -8,7 +8,7 @@ from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 
-_NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
+NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class LiveBrokers:
@@ -24,7 +24,7 @@ class LiveBrokers:
     def __init__(
         self,
         image: MetadataImage,
-        shutting_down: Mapping[int, int] = _NOBODY,
+        shutting_down: Mapping[int, int] = NOBODY,
         *,
         coming: BrokerRegistration | None = None,
         going: int = NO_BROKER,
@@ -54,9 +54,9 @@ class LiveBrokers:
         return is_the_known_one and self.is_candidate(broker_id, directory)
 
     def _known(self, broker_id: int) -> BrokerRegistration | None:
-        if self._coming is not None and broker_id == self._coming.id:
-            return self._coming
         known = None if broker_id == self._going else self._brokers.get(broker_id)
+        if self._coming is not None and broker_id == self._coming.id:
+            known = self._coming
         if known is None or self._shutting_down.get(broker_id) == known.epoch:
             return None
         return known

@@ -6,10 +6,10 @@ from uuid import UUID
 
 from headwater.logtier.controller.coordinator_elections import with_broker, without_broker
 from headwater.logtier.controller.elections import MinIsr
-from headwater.logtier.controller.live_brokers import LiveBrokers
-from headwater.logtier.controller.partition_draft import PartitionDraft
+from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
 from headwater.logtier.controller.state import Plan
 from headwater.logtier.metadata.image import MetadataImage, TopicImage
+from headwater.logtier.metadata.paths import BrokerProcess
 from headwater.logtier.metadata.topic_nodes import PartitionImage, change_topic
 from headwater.logtier.protocol.errors import ErrorCode
 
@@ -24,7 +24,7 @@ class ReplicaDirectory:
 
 
 def plan_assign_directories(
-    image: MetadataImage, sender: int, places: Sequence[ReplicaDirectory], min_isr: MinIsr
+    image: MetadataImage, sender: int, places: Sequence[ReplicaDirectory], min_isr: MinIsr, brokers: Candidates
 ) -> Plan[ErrorCode]:
     """Decide each replica separately; the caller has checked the broker epoch of the sender.
 
@@ -43,7 +43,8 @@ def plan_assign_directories(
         if sender not in partition.replicas:
             plan.results.append(ErrorCode.not_leader_or_follower)
             continue
-        partitions[each.partition] = _moved(image, topic, partition, sender, each.directory, min_isr(topic))
+        process = image.brokers[sender].process
+        partitions[each.partition] = _moved(topic, partition, sender, process, each.directory, min_isr(topic), brokers)
         plan.results.append(ErrorCode.none)
     for topic, partitions in changed.values():
         plan.operations.extend(change_topic(topic.name, topic.topic_id, topic.partitions, tuple(partitions)))
@@ -51,12 +52,17 @@ def plan_assign_directories(
 
 
 def _moved(
-    image: MetadataImage, topic: TopicImage, partition: PartitionImage, sender: int, directory: str, min_isr: int
+    topic: TopicImage,
+    partition: PartitionImage,
+    sender: int,
+    process: BrokerProcess,
+    directory: str,
+    min_isr: int,
+    brokers: Candidates,
 ) -> PartitionImage:
     before = partition.directory_of(sender)
     if before == directory:
         return partition
-    brokers, process = LiveBrokers(image), image.brokers[sender].process
     known = partition.directories or ("",) * len(partition.replicas)
     place = partition.replicas.index(sender)
     moved = replace(

@@ -9,7 +9,7 @@ import pytest
 from headwater.logtier.cluster import controlled_shutdown
 from headwater.logtier.cluster.controlled_shutdown import shut_down_in_control
 from headwater.logtier.controller.commands import NewTopic
-from headwater.logtier.metadata.topic_nodes import PartitionImage
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.peers.controller_requests import broker_heartbeat_request
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -27,9 +27,9 @@ async def shut_down(control: ControlNode) -> bool:
     return may_stop
 
 
-async def created(plane: ControlPlane, *replicas: tuple[int, ...]) -> None:
+async def created(plane: ControlPlane, *replicas: tuple[int, ...], configs: dict[str, str] | None = None) -> None:
     controller = await plane.controller()
-    new = NewTopic("t", assignments=dict(enumerate(replicas)))
+    new = NewTopic("t", assignments=dict(enumerate(replicas)), configs=configs or {})
     [result] = await controller.spawn(controller.controller.create_topics([new]))
     assert result.error is None
     await plane.settled()
@@ -171,5 +171,49 @@ def test_a_heartbeat_is_checked_and_a_broker_may_change_its_mind() -> None:
         controller.services.authorizer = Denying()
         denied = await controller.answer(broker_heartbeat_request(own, epoch, 0), Caller("User:mallory"))
         assert denied.error_code == ErrorCode.cluster_authorization_failed
+
+    run(scenario)
+
+
+async def is_let_go(plane: ControlPlane, control: ControlNode) -> None:
+    """The controller lets a broker stop that wants to; it has not stopped yet."""
+    controller = plane.controls[(await plane.controller()).broker_id]
+    asking = broker_heartbeat_request(control.node.broker_id, control.node.registrar.epoch, 0, want_shut_down=True)
+    assert (await controller.answer(asking)).should_shut_down
+    await plane.settled()
+
+
+def test_kip_841_a_broker_that_shuts_down_does_not_lead_when_the_leader_dies() -> None:
+    """KIP-841: it was elected, and the clients came to a broker that stopped at once."""
+
+    async def scenario(plane: ControlPlane) -> None:
+        leader, follower = await plane.others()
+        own = follower.node.broker_id
+        await created(plane, (leader.node.broker_id, own))
+        await is_let_go(plane, follower)
+        [before] = states(follower)
+        assert (before.isr, before.elr) == ((leader.node.broker_id,), (own,))
+        plane.crash(leader.node.broker_id)
+        await plane.settled()
+        [after] = states(follower)
+        assert (after.leader, own in after.elr) == (NO_BROKER, True)
+
+    run(scenario)
+
+
+def test_kip_841_no_record_is_given_up_for_a_broker_that_shuts_down() -> None:
+    """An unclean election loses records so that somebody serves; this broker will not."""
+
+    async def scenario(plane: ControlPlane) -> None:
+        leader, follower = await plane.others()
+        configs = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+        await created(plane, (leader.node.broker_id, follower.node.broker_id), configs=configs)
+        await is_let_go(plane, follower)
+        [before] = states(follower)
+        assert (before.isr, before.elr) == ((leader.node.broker_id,), ())
+        plane.crash(leader.node.broker_id)
+        await plane.settled()
+        [after] = states(follower)
+        assert (after.leader, after.is_recovering) == (NO_BROKER, False)
 
     run(scenario)

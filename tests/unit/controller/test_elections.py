@@ -139,10 +139,11 @@ def test_a_returning_replica_leads_where_an_unclean_election_is_allowed() -> Non
 def test_a_topic_that_allows_it_later_gets_its_leader_then() -> None:
     lost = PartitionImage(NO_BROKER, 5, 10, (1, 2), isr=(), elr=(1,), last_known_leader=1)
     image = image_of(lost, alive={1: False, 2: True})
-    assert plan_unclean_elections(image, lambda _: 1, lambda _: False) == []
-    after = applied(image, plan_unclean_elections(image, lambda _: 1, lambda _: True))
+    assert plan_unclean_elections(image, LiveBrokers(image), lambda _: 1, lambda _: False) == []
+    after = applied(image, plan_unclean_elections(image, LiveBrokers(image), lambda _: 1, lambda _: True))
     assert (after.leader, after.leader_epoch, after.isr, after.is_recovering) == (2, 6, (2,), True)
-    assert plan_unclean_elections(image_of(after, alive={2: True}), lambda _: 1, lambda _: True) == []
+    again = image_of(after, alive={2: True})
+    assert plan_unclean_elections(again, LiveBrokers(again), lambda _: 1, lambda _: True) == []
 
 
 class Alive:

@@ -53,6 +53,13 @@ def after(image: MetadataImage, operations: list[Operation], topic: str = "t") -
     return image.apply(changes).topics[topic].partitions[0]
 
 
+def reported(image: MetadataImage, directory: str, minimum: int) -> PartitionImage:
+    """The partition after broker 1 has reported that its replica is in a log folder."""
+    place = ReplicaDirectory(directory, TOPIC_ID, 0)
+    plan = plan_assign_directories(image, 1, [place], lambda _: minimum, LiveBrokers(image))
+    return after(image, plan.operations)
+
+
 def changed(partition: PartitionImage, now: BrokerRegistration, topic: str = "t") -> PartitionImage:
     """The partition after broker 1 has reported of its folders in the same epoch."""
     image = image_of(partition, topic=topic)
@@ -108,7 +115,7 @@ def test_a_coordinator_that_returns_without_its_folder_does_not_lead() -> None:
     assert (back.leader, back.isr, back.coordinator) == (NO_BROKER, (1, 2, 3), NO_BROKER)
     # It has begun anew in another folder: another one leads in its place.
     image = image_of(back, registration(B, epoch=2), topic="__consumer_offsets")
-    plan = plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2)
+    plan = plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2, LiveBrokers(image))
     anew = after(image, plan.operations, "__consumer_offsets")
     assert (anew.leader, anew.isr, anew.last_known_leader, anew.directories) == (2, (2, 3), 1, (B, "", ""))
 
@@ -121,32 +128,34 @@ def test_places_of_replicas_are_noted_one_by_one() -> None:
         ReplicaDirectory(A, TOPIC_ID, -1),
         ReplicaDirectory(A, uuid.UUID(int=6), 0),
     ]
-    plan = plan_assign_directories(image, 1, places, lambda _: 2)
+    plan = plan_assign_directories(image, 1, places, lambda _: 2, LiveBrokers(image))
     unknown = ErrorCode.unknown_topic_or_partition
     assert plan.results == [ErrorCode.none, unknown, unknown, ErrorCode.unknown_topic_id]
     noted = after(image, plan.operations)
     assert noted == replace(PLACED, partition_epoch=10)
     again = image_of(noted)
-    assert plan_assign_directories(again, 1, places[:1], lambda _: 2).operations == []
+    assert plan_assign_directories(again, 1, places[:1], lambda _: 2, LiveBrokers(again)).operations == []
     stranger = image_of(PLACED, registration(A, broker_id=4))
-    assert plan_assign_directories(stranger, 4, places[:1], lambda _: 2).results == [ErrorCode.not_leader_or_follower]
+    assert plan_assign_directories(stranger, 4, places[:1], lambda _: 2, LiveBrokers(stranger)).results == [
+        ErrorCode.not_leader_or_follower
+    ]
 
 
 def test_a_replica_that_is_told_to_be_in_a_failed_folder_leaves() -> None:
     """The folder failed before its replicas were reported."""
     image = image_of(replace(PLACED, directories=()), registration(B))
-    left = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(A, TOPIC_ID, 0)], lambda _: 2).operations)
+    left = reported(image, A, 2)
     assert (left.leader, left.isr, left.directories) == (2, (2, 3), (A, "", ""))
 
 
 def test_a_replica_that_began_anew_beside_a_failed_folder_is_no_eligible_leader() -> None:
     away = PartitionImage(NO_BROKER, 4, 9, (1, 2), (), elr=(1, 2), last_known_leader=1, directories=(A, ""))
     image = image_of(away, registration(B))
-    anew = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2).operations)
+    anew = reported(image, B, 2)
     assert (anew.leader, anew.isr, anew.elr, anew.directories) == (2, (2,), (), (B, ""))
     # One that was moved between two folders keeps its place.
     image = image_of(PLACED)
-    moved = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2).operations)
+    moved = reported(image, B, 2)
     assert moved == replace(PLACED, directories=(B, "", ""), partition_epoch=10)
 
 
@@ -215,7 +224,7 @@ def test_a_lone_replica_on_a_new_disk_leads() -> None:
     waiting = after(image, operations)
     assert waiting.leader == NO_BROKER
     image = image_of(waiting, registration(B, epoch=2))
-    led = after(image, plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 1).operations)
+    led = reported(image, B, 1)
     assert (led.leader, led.isr, led.directories) == (1, (1,), (B,))
 
 
