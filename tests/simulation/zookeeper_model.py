@@ -140,11 +140,13 @@ class ZooKeeperModel:
         self._expire(self._sessions[session_id])
 
     def freeze(self) -> None:
-        """Stop the server's process: connections stay, nothing is answered, no session ends until `thaw`."""
-        self._is_frozen = True
+        """Stop a running server: connections stay, nothing is answered, no session ends until `thaw`."""
+        self._is_frozen = self._is_up
 
     def thaw(self) -> None:
         """Let the server go on. What of the sessions has run out meanwhile ends first, as measured."""
+        if not self._is_frozen:
+            return  # it has been killed since
         self._is_frozen = False
         for session in list(self._sessions.values()):
             self._check_expiry(session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import re
 import shutil
 import subprocess
@@ -13,7 +14,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+#: Those that setup/venv.sh takes.
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 PERMISSIVE = {
     "0BSD",
     "Apache-2.0",
@@ -109,15 +113,23 @@ def test_pinned_and_declared_dependencies_agree(root: Path) -> None:
         *project["dependency-groups"]["dev"],
         *project["build-system"]["requires"],
     ]
-    lock = (root / "requirements.lock").read_text()
-    pins: dict[str, list[str]] = {}
-    for name, version in re.findall(r"^([a-z0-9.-]+)==([^\s;\\]+)", lock, re.MULTILINE):
-        pins.setdefault(name, []).append(version)
-    for text in declared:
+    pinned = re.findall(r"^([a-z0-9.-]+==[^\\\n]+)", (root / "requirements.lock").read_text(), re.MULTILINE)
+    pins = [Requirement(text) for text in pinned]
+    for text, python in itertools.product(declared, PYTHONS):
         requirement = Requirement(text)
-        versions = pins.get(requirement.name.lower().replace("_", "-"), [])
-        assert versions, f"{requirement.name} is not in requirements.lock: make lock"
-        assert all(v in requirement.specifier for v in versions), f"{text} against {versions}: make lock"
+        environment = {"python_version": python, "python_full_version": f"{python}.0"}
+        if not _applies(requirement, environment):
+            continue
+        name = canonicalize_name(requirement.name)
+        versions = [
+            str(pin.specifier).removeprefix("==") for pin in pins if pin.name == name and _applies(pin, environment)
+        ]
+        assert versions, f"{requirement.name} is not in requirements.lock for Python {python}: make lock"
+        assert all(version in requirement.specifier for version in versions), f"{text} against {versions}: make lock"
+
+
+def _applies(requirement: Requirement, environment: dict[str, str]) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate(environment)
 
 
 @pytest.mark.slow

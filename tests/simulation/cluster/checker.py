@@ -368,7 +368,14 @@ class ClusterChecker:
             )
 
     def check_end(self) -> None:
-        """Check that all replicas are in sync and have the same committed records."""
+        """Check that all replicas have the same records."""
+        if self.unequal:
+            raise InvariantError(f"the logs end at {self.unequal}")
+
+    @property
+    def unequal(self) -> dict[str, dict[int, int]]:
+        """The log ends of the partitions whose replicas have not all records."""
+        unequal = {}
         for replicated, state in self.metadata.all():
             ends = {}
             for broker_id in state.replicas:
@@ -376,7 +383,8 @@ class ClusterChecker:
                 assert partition is not None, f"{replicated}: broker {broker_id} has no usable replica at the end"
                 ends[broker_id] = partition.log.log_end_offset
             if len(set(ends.values())) > 1:
-                raise InvariantError(f"{replicated}: the logs end at {ends}")
+                unequal[str(replicated)] = ends
+        return unequal
 
     def ends(self) -> dict[TopicPartition, int]:
         """The high watermarks of the present leaders."""

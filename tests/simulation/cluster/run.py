@@ -106,6 +106,8 @@ class _ClusterRun:
                 await until(task, running)
             ends = {key: end for key, end in checker.ends().items() if key in PARTITIONS}
             await until(asyncio.create_task(consumers[0].read_to_end(ends)), running)
+        # A record that its leader alone had to acknowledge may be on its way.
+        await until(asyncio.create_task(self._equal_logs(checker)), running)
         checker.check_all()
         checker.check_end()
 
@@ -150,6 +152,13 @@ class _ClusterRun:
                 return
             await asyncio.sleep(0.1)
         raise InvariantError(f"{FULL_ISR_S} s after the last fault: {checker.not_in_sync}")
+
+    async def _equal_logs(self, checker: ClusterChecker) -> None:
+        """Wait as long as a follower in the ISR may take."""
+        for _ in range(TIMEOUT_MS // 100):
+            if not checker.unequal:
+                return
+            await asyncio.sleep(0.1)
 
     def _draw(self) -> random.Random:
         return random.Random(self.chance.random())

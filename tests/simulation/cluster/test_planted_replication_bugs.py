@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import logging
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
+from headwater.logtier.controller.controller_election import ControllerElection
 from headwater.logtier.controller.partition_draft import PartitionDraft
+from headwater.logtier.controller.registration import BrokerRegistrar
+from headwater.logtier.log.leader_epochs import LeaderEpochs
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.level_watches import LevelWatches
+from headwater.logtier.metadata.store import SessionState
+from headwater.logtier.peers.replica_fetch import ReplicaFetchPartition
 from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.replication.fetching.follower_logs import FollowerLogs
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import WatermarkMoved
 from tests.simulation.cluster.run import run_cluster
@@ -120,6 +129,75 @@ def a_follower_adopts_the_watermark_of_its_leader(patch: pytest.MonkeyPatch) -> 
     patch.setattr(Partition, "answered", adopt)
 
 
+def a_refused_proposal_outlasts_the_newer_state(patch: pytest.MonkeyPatch) -> None:
+    """KAFKA-2729: the leader never takes over the version that it conflicted with."""
+    moved = Partition.leadership
+
+    def keep(self: Partition[Any], *arguments: Any) -> Any:
+        before = self._proposal
+        done = moved(self, *arguments)
+        if self.is_leader:
+            self._proposal = self._proposal or before
+        return done
+
+    patch.setattr(Partition, "leadership", keep)
+
+
+def a_controller_takes_its_own_node_for_anothers(patch: pytest.MonkeyPatch) -> None:
+    """KAFKA-13461, and an election whose answer was lost."""
+
+    async def stand(self: ControllerElection) -> bool:
+        return not await self._store.exists(paths.CONTROLLER) and await self._controller.elect()
+
+    patch.setattr(ControllerElection, "_stand", stand)
+
+
+def watches_are_not_armed_again(patch: pytest.MonkeyPatch) -> None:
+    """Events that a lost connection took are not looked for."""
+    patch.setattr(LevelWatches, "connected", lambda _: None)
+
+
+def a_broker_whose_session_ended_stays_away(patch: pytest.MonkeyPatch) -> None:
+    """KAFKA-7165: it ran, and nobody knew it."""
+    settled = BrokerRegistrar._is_settled
+
+    async def give_up(self: BrokerRegistrar) -> bool:
+        return self._store.state is SessionState.LOST or await settled(self)
+
+    patch.setattr(BrokerRegistrar, "_is_settled", give_up)
+
+
+def an_epoch_without_records_is_never_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """KAFKA-10706: a follower asks with it, gets an answer that it diverges, truncates nothing, and asks again."""
+    position = FollowerLogs.position
+
+    def truncate(self: LeaderEpochs, end_offset: int) -> None:
+        keep = bisect_right(self._start_offsets, end_offset)
+        if keep < len(self._epochs):
+            self._set(self._epochs[:keep], self._start_offsets[:keep])
+            self._write()
+
+    def newest(self: FollowerLogs, followed: Any, bytes_max: int) -> ReplicaFetchPartition | None:
+        found = position(self, followed, bytes_max)
+        partition = self._partition(followed)
+        if found is None or partition is None:
+            return found
+        return found._replace(last_fetched_epoch=partition.log.leader_epochs.latest)
+
+    patch.setattr(LeaderEpochs, "truncate_from_end", truncate)
+    patch.setattr(FollowerLogs, "position", newest)
+
+
+def every_epoch_ends_at_the_log_end(patch: pytest.MonkeyPatch) -> None:
+    """KIP-279, KAFKA-6361: a leader that does not know where an earlier epoch ended."""
+
+    def end(self: Partition[Any], leader_epoch: int) -> tuple[int, int]:
+        known = leader_epoch <= self.leader_epoch
+        return (leader_epoch, self.log.log_end_offset) if known else (-1, -1)
+
+    patch.setattr(Partition, "end_of_epoch", end)
+
+
 #: What the checks say of each, and a seed of which they say it.
 PLANTS: dict[Plant, tuple[str, int]] = {
     acknowledged_when_appended: ("was acknowledged, the high watermark was", 1),
@@ -133,6 +211,12 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     a_watermark_is_adopted_before_the_truncation: ("has high watermark", 4),
     a_follower_does_not_truncate: ("logs differ", 42),
     a_broker_keeps_its_place_after_a_power_loss: ("a log was cut", 2),
+    a_refused_proposal_outlasts_the_newer_state: ("after the last fault", 1),
+    a_controller_takes_its_own_node_for_anothers: ("TimeoutError", 12),
+    watches_are_not_armed_again: ("after the last fault", 1),
+    a_broker_whose_session_ended_stays_away: ("TimeoutError", 1),
+    an_epoch_without_records_is_never_forgotten: ("after the last fault", 1),
+    every_epoch_ends_at_the_log_end: ("logs differ", 42),
 }
 #: They take a second and more.
 SLOW: set[Plant] = {
@@ -141,6 +225,12 @@ SLOW: set[Plant] = {
     a_follower_does_not_truncate,
     a_watermark_is_adopted_before_the_truncation,
     a_broker_keeps_its_place_after_a_power_loss,
+    a_refused_proposal_outlasts_the_newer_state,
+    a_controller_takes_its_own_node_for_anothers,
+    watches_are_not_armed_again,
+    a_broker_whose_session_ended_stays_away,
+    an_epoch_without_records_is_never_forgotten,
+    every_epoch_ends_at_the_log_end,
 }
 #: Faults of a plant that few of all kinds of faults bring to light.
 KINDS: dict[Plant, list[str]] = {a_broker_keeps_its_place_after_a_power_loss: ["crash", "power_loss", "crash_all"]}

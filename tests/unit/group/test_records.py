@@ -119,6 +119,12 @@ def test_offsets_of_other_versions_are_read(data: str, committed: CommittedOffse
     assert parse_offset_value(bytes.fromhex(data)) == committed
 
 
+def test_kafka_8069_an_offset_of_version_1_without_a_retention_of_its_own_has_none() -> None:
+    """KAFKA-8069: its expire timestamp of -1 counted as long past, and the offset was deleted once it was loaded."""
+    data = "0001 0000000000000007 0001 6d 0000000000000005 ffffffffffffffff"
+    assert parse_offset_value(bytes.fromhex(data)) == CommittedOffset(7, -1, "m", 5)
+
+
 def test_groups_of_the_first_version_are_read() -> None:
     data = bytes.fromhex(
         "0000 0001 63 00000002 0001 70 0001 6d 00000001 0001 6d 0001 69 0001 68 00000bb8 00000000 00000000"

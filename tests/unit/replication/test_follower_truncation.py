@@ -31,6 +31,55 @@ def test_kip_101_a_deposed_leader_truncates_what_nobody_else_has(tmp_path: Path)
     run(tmp_path, scenario)
 
 
+def test_kip_101_a_deposed_leader_truncates_also_what_the_new_leader_has_others_of(tmp_path: Path) -> None:
+    """Without a divergence in the answer it would keep the records below the leader's end."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1))
+        cluster.nodes[1].append(3)
+        await cluster.equal(3)
+        cluster.cut = {(2, 1), (3, 1)}
+        await asyncio.sleep(0.6)
+        for _ in range(4):
+            cluster.nodes[1].append(1)
+        cluster.elect(2)
+        for _ in range(2):
+            cluster.nodes[2].append(1)
+        await cluster.equal(5)
+        assert cluster.nodes[1].epochs() == [(0, 0), (1, 3)]
+        await settled(cluster, 5)
+
+    run(tmp_path, scenario)
+
+
+def test_kip_279_a_follower_truncates_to_its_own_end_of_the_last_common_epoch(tmp_path: Path) -> None:
+    """KAFKA-6361: the leader's end of the epoch before lies within the records of the epoch that it never had."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.cut = {(a, b) for a in (1, 2, 3) for b in (1, 2, 3)}
+        cluster.start(led_by(1))
+        for _ in range(2):
+            cluster.nodes[1].append(1)
+        cluster.cut -= {(3, 1)}
+        await until(lambda: cluster.nodes[3].state()[1] == 2, 1)
+        cluster.cut |= {(3, 1)}
+        await asyncio.sleep(0.6)
+        # Broker 1 writes on in its epoch, broker 3 in one of its own.
+        for _ in range(3):
+            cluster.nodes[1].append(1)
+        cluster.elect(3, 3)
+        for _ in range(5):
+            cluster.nodes[3].append(1)
+        cluster.elect(1)
+        cluster.nodes[1].append(1)
+        assert cluster.nodes[3].epochs() == [(0, 0), (1, 2)]
+        cluster.cut.clear()
+        await cluster.equal(6)
+        await settled(cluster, 6)
+
+    run(tmp_path, scenario)
+
+
 def test_kip_101_a_follower_keeps_acknowledged_records_above_its_own_watermark(tmp_path: Path) -> None:
     """A follower that truncated to its watermark, and is then elected, would lose them."""
 
@@ -137,8 +186,8 @@ def test_kafka_14704_a_diverging_answer_moves_no_watermark(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_kafka_8069_a_watermark_beside_fewer_records_is_cut_to_the_own_end(tmp_path: Path) -> None:
-    """KAFKA-8069: an answer may have the watermark of more records than it has."""
+def test_a_watermark_beside_fewer_records_is_cut_to_the_own_end(tmp_path: Path) -> None:
+    """An answer may have the watermark of more records than it has."""
 
     async def scenario(cluster: Cluster) -> None:
         cluster.start(led_by(1))
