@@ -13,6 +13,8 @@ class Feature(NamedTuple):
 
 
 FEATURES: Final[Mapping[str, Feature]] = {
+    # 1: eligible leader replicas (KIP-966), which Kafka 4.1 finalizes in a new cluster, of one node as well.
+    "eligible.leader.replicas.version": Feature(0, 1, 1),
     # 1: the consumer protocol (KIP-848).
     "group.version": Feature(0, 1, 1),
     # Kafka 4.1's; its levels are steps of Kafka's own metadata and APIs.

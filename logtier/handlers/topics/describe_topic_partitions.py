@@ -1,20 +1,25 @@
-"""DescribeTopicPartitions: topics with their partitions, page by page (KIP-966)."""
+"""DescribeTopicPartitions: topics with their partitions, page by page (KIP-966).
+
+Each partition has its eligible leader replicas and its last known leader, empty lists if it has none; like Kafka, this
+API never answers null. Kafka clears the last known leader at the next election. Here a partition of coordinators keeps
+it while another broker leads in its place (`PartitionImage.coordinator`): a client sees that its groups or
+transactional ids wait.
+"""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.security.authorized_operations import NOT_ASKED, authorized_operations
 from headwater.logtier.handlers.topics.metadata import partition_answer
 from headwater.logtier.metadata.image import TopicImage
 from headwater.logtier.metadata.topic_names import topic_name_problem
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 75
 VERSIONS = (0, 0)
-
-_NO_ELIGIBLE_LEADERS: Final = {"eligible_leader_replicas": (), "last_known_elr": ()}
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
@@ -73,15 +78,22 @@ def _topic(topic: TopicImage, first_index: int, end: int, context: RequestContex
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": [
-            partition_answer(
+            _partition(
                 index,
                 topic.partitions[index],
                 context.services.replica_manager.offline_replicas(topic.name, index),
             )
-            | _NO_ELIGIBLE_LEADERS
             for index in range(first_index, end)
         ],
         "topic_authorized_operations": authorized_operations(context, ResourceType.topic, topic.name),
+    }
+
+
+def _partition(index: int, partition: PartitionImage, offline_replicas: tuple[int, ...]) -> dict[str, Any]:
+    last_known_leader = partition.last_known_leader
+    return partition_answer(index, partition, offline_replicas) | {
+        "eligible_leader_replicas": partition.elr,
+        "last_known_elr": () if last_known_leader == NO_BROKER else (last_known_leader,),
     }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headwater.logtier.handlers.cluster import (
+    api_versions,
     unregister_broker,
     update_features,
 )
@@ -18,6 +20,7 @@ from headwater.logtier.handlers.topics import (
     list_partition_reassignments,
 )
 from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, chunk_path, encode_chunk, encode_topic
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.reading.conftest import Denying
@@ -124,6 +127,9 @@ def test_a_broker_that_runs_or_never_was_is_not_unregistered(world: World) -> No
         (0, "group.version", 1, 1, None),
         (1, "group.version", 1, 1, None),
         (2, "transaction.version", 2, 1, None),
+        (2, "eligible.leader.replicas.version", 1, 1, None),
+        (2, "eligible.leader.replicas.version", 0, 3, "follows the release"),
+        (2, "eligible.leader.replicas.version", 2, 1, "only supports versions 0-1"),
         (2, "group.version", 0, 1, "downgrade"),
         (2, "group.version", 0, 2, "follows the release"),
         (2, "group.version", 9, 1, "only supports"),
@@ -143,6 +149,19 @@ def test_features_keep_the_level_of_the_release(
     response = world.ask(update_features, version, timeout=1000, feature_updates=[update], validate_only=False)
     assert response.error_code is (NONE if reason is None else ErrorCode.invalid_update_version)
     assert (reason or "") in (response.error_message or "")
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_one_node_has_the_finalized_features_of_a_new_kafka_cluster(world: World, version: int) -> None:
+    world.services.advertised_versions = {api_versions.API_KEY: api_versions.VERSIONS}
+    response = world.ask(
+        api_versions, version, client_software_name="tester", client_software_version="1", cluster_id=None, node_id=-1
+    )
+    supported = {each.name: (each.min_version, each.max_version) for each in response.supported_features}
+    finalized = {each.name: each.max_version_level for each in response.finalized_features}
+    assert finalized["eligible.leader.replicas.version"] == 1
+    # Clients before version 4 reject a range from 0 (KAFKA-17011).
+    assert supported.get("eligible.leader.replicas.version") == ((0, 1) if version == 4 else None)
 
 
 def resources(world: World, version: int, kinds: list[int]) -> list[tuple[int, str]]:
@@ -213,3 +232,24 @@ def test_topics_that_are_not_there_or_not_allowed_are_told_by_name_only(world: W
         ("weather", ErrorCode.unknown_topic_or_partition, []),
     ]
     assert [name for name, _, _ in page(world, [])[0]] == ["airports", "flights"]
+
+
+def test_partitions_have_their_eligible_leader_replicas_and_last_known_leader(world: World) -> None:
+    leaderless = PartitionImage(NO_BROKER, 5, 9, (2, 3, 4), isr=(), elr=(2, 3), last_known_leader=2)
+    in_place = PartitionImage(3, 6, 10, (2, 3), isr=(2, 3), last_known_leader=2)
+    whole = PartitionImage(2, 0, 0, (2, 3), isr=(2, 3))
+    world._change(
+        [
+            (paths.topic_path("states"), encode_topic(uuid.UUID(int=8), 3)),
+            (chunk_path("states", 0), encode_chunk([leaderless, in_place, whole])),
+        ]
+    )
+    response = world.ask(
+        describe_topic_partitions, 0, topics=[{"name": "states"}], response_partition_limit=9, cursor=None
+    )
+    [topic] = response.topics
+    assert [(each.leader_id, each.eligible_leader_replicas, each.last_known_elr) for each in topic.partitions] == [
+        (NO_BROKER, (2, 3), (2,)),
+        (3, (), (2,)),
+        (2, (), ()),
+    ]
