@@ -56,6 +56,7 @@ class ApiKey:
     LIST_TRANSACTIONS = 66
     ALLOCATE_PRODUCER_IDS = 67
     ASSIGN_REPLICAS_TO_DIRS = 73
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 API_NAMES = {
@@ -93,6 +94,7 @@ API_NAMES = {
     ApiKey.DESCRIBE_PRODUCERS: "DescribeProducers",
     ApiKey.DESCRIBE_TRANSACTIONS: "DescribeTransactions",
     ApiKey.LIST_TRANSACTIONS: "ListTransactions",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "DescribeTopicPartitions",
 }
 
 # Supported versions. Fetch and Produce end before version 13, which replaces topic names by topic ids.
@@ -135,6 +137,7 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
 }
 
 
@@ -183,7 +186,7 @@ def nested(owner: type[Any], field: str) -> Any:
 
 
 def _build(schema: Any, values: Mapping[str, Any]) -> Any:
-    """Builds an entity from plain values: omits fields that the version lacks, nests tuples of mappings as entities."""
+    """Builds an entity from plain values: omits fields that the version lacks; mappings become nested entities."""
     known = {field.name for field in dataclasses.fields(schema)}
     arguments: dict[str, Any] = {}
     for name, value in values.items():
@@ -192,6 +195,8 @@ def _build(schema: Any, values: Mapping[str, Any]) -> Any:
         if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
             inner = nested(schema, name)
             value = tuple(_build(inner, element) for element in value)
+        elif isinstance(value, Mapping):
+            value = _build(nested(schema, name), value)
         arguments[name] = value
     return schema(**arguments)
 

@@ -95,6 +95,7 @@ class BrokerCollector(Collector):
         count = 0
         for topic in list(self._services.metadata.image.topics.values()):
             told.add_topic(topic)
+            replication.add_topic(topic)
             for index, state in enumerate(topic.partitions):
                 partition = self._services.replica_manager.usable_partition(TopicPartition(topic.name, index))
                 told.add(topic.name, index, state, partition)
@@ -102,7 +103,8 @@ class BrokerCollector(Collector):
                 count += 1
                 if count % SLICE == 0:
                     await asyncio.sleep(0)
-        return [*told.families(), *replication.families(is_controller=self._services.controller.is_active)]
+        brokers, is_controller = self._services.metadata.image.brokers, self._services.controller.is_active
+        return [*told.families(), *replication.families(brokers, is_controller=is_controller)]
 
     async def _groups(self, groups: Iterable[AnyGroup]) -> Iterator[Metric]:
         told = GroupFamilies()

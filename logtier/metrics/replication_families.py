@@ -1,13 +1,14 @@
 """Metrics of replication and of the controller, with the names of Kafka's gauges in Prometheus' form."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.log.log import Log
-from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.image import MetadataImage, TopicImage
+from headwater.logtier.metadata.product_topics import PRODUCT_REPLICAS, is_product_topic
 from headwater.logtier.metadata.store import SessionState
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.replication.partition import Partition
@@ -19,14 +20,26 @@ class ReplicationFamilies:
     """Counts of the partitions that this broker leads by the state of their ISR, added partition by partition.
 
     Kafka counts the partitions with a leader elsewhere there, so that the sum over all brokers counts each once.
-    Partitions without a leader are in the count of the active controller alone.
+    What belongs to no leader is in the count of the active controller alone: partitions without a leader, those whose
+    coordinator does not lead them, and topics.
     """
 
     def __init__(self) -> None:
-        self._leaders = self._under_replicated = self._under_min_isr = self._at_min_isr = self._leaderless = 0
+        self._leaders = self._under_replicated = self._under_min_isr = self._at_min_isr = 0
+        self._leaderless = self._coordinatorless = 0
+        self._known_brokers: set[int] = set()
+        self._few_replicas = 0
+
+    def add_topic(self, topic: TopicImage) -> None:
+        """Add a topic, whose partitions follow by `add`."""
+        if is_product_topic(topic.name):
+            self._few_replicas += any(len(each.replicas) < PRODUCT_REPLICAS for each in topic.partitions)
+            if topic.is_internal:
+                self._coordinatorless += sum(each.coordinator == NO_BROKER for each in topic.partitions)
 
     def add(self, state: PartitionImage, partition: Partition[Log] | None) -> None:
         """Add a partition: its metadata, and its replica on this broker if the log is usable."""
+        self._known_brokers.update(state.replicas)
         if state.leader == NO_BROKER:
             self._leaderless += 1
         if partition is None or not partition.is_leader:
@@ -37,17 +50,32 @@ class ReplicationFamilies:
         self._under_min_isr += in_sync < min_isr
         self._at_min_isr += in_sync == min_isr
 
-    def families(self, *, is_controller: bool) -> Iterator[Metric]:
-        """Yield all families."""
+    def families(self, brokers: Collection[int], *, is_controller: bool) -> Iterator[Metric]:
+        """Yield all families; `brokers` are those that are registered."""
+        is_large = len(self._known_brokers.union(brokers)) >= PRODUCT_REPLICAS
         for name, documentation, value in (
             ("leader_count", "Partitions that this broker leads.", self._leaders),
             ("under_replicated_partitions", "Led partitions with replicas out of the ISR.", self._under_replicated),
             ("under_min_isr_partitions", "Led partitions with an ISR below min.insync.replicas.", self._under_min_isr),
-            ("at_min_isr_partitions", "Led partitions with an ISR of exactly min.insync.replicas.", self._at_min_isr),
+            (
+                "at_min_isr_partitions",
+                "Led partitions with an ISR of exactly min.insync.replicas, or of all replicas if they are fewer.",
+                self._at_min_isr,
+            ),
             (
                 "leaderless_partitions",
                 "Partitions of the cluster without a leader; 0 if this broker is not the active controller.",
                 self._leaderless if is_controller else 0,
+            ),
+            (
+                "coordinatorless_partitions",
+                "Partitions whose groups or transactional ids wait for their coordinator; 0 if not the controller.",
+                self._coordinatorless if is_controller else 0,
+            ),
+            (
+                "product_topics_with_few_replicas",
+                "The product's own topics with less than three replicas, on three brokers or more; else 0.",
+                self._few_replicas if is_controller and is_large else 0,
             ),
         ):
             yield GaugeMetricFamily(_PREFIX + name, documentation, value=value)

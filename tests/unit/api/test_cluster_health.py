@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.api.cluster_health import cluster_health
+from headwater.api.cluster_health import ClusterHealth, cluster_health
 from headwater.api.topic_model import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
 
 
@@ -15,16 +15,27 @@ def topic(name: str, *partitions: tuple[int | None, tuple[int, ...], tuple[int, 
     return TopicInfo(name, "", False, tuple(PartitionInfo(i, *each) for i, each in enumerate(partitions)))
 
 
+def health_of(
+    brokers: ClusterInfo,
+    topics: list[TopicInfo],
+    min_isr: int = 1,
+    product_topics: set[str] | None = None,
+    last_known_leaders: dict[tuple[str, int], int] | None = None,
+) -> ClusterHealth:
+    minima = {each.name: min_isr for each in topics}
+    return cluster_health(brokers, topics, minima, product_topics or set(), last_known_leaders or {})
+
+
 def test_a_whole_cluster_has_no_problems() -> None:
     flights = topic("flights", (1, (1, 2, 3), (1, 2, 3)), (2, (2, 3, 1), (1, 2, 3)))
-    health = cluster_health(cluster(1, 2, 3), [flights], {"flights": 2}, {"__consumer_offsets"})
+    health = health_of(cluster(1, 2, 3), [flights], 2, {"__consumer_offsets"})
     assert health.problems == []
     assert [(each.leaders, each.replicas, each.in_sync) for each in health.brokers] == [(1, 2, 2), (1, 2, 2), (0, 2, 2)]
 
 
 def test_a_dead_broker_leaves_partitions_under_replicated_and_at_min_isr() -> None:
     flights = topic("flights", (1, (1, 2, 3), (1, 2)))
-    health = cluster_health(cluster(1, 2), [flights], {"flights": 2}, set())
+    health = health_of(cluster(1, 2), [flights], 2)
     assert [str(each) for each in health.under_replicated] == ["flights-0"]
     assert [str(each) for each in health.at_min_isr] == ["flights-0"]
     assert (health.absent, health.offline, health.under_min_isr) == ((3,), (), ())
@@ -36,38 +47,77 @@ def test_a_dead_broker_leaves_partitions_under_replicated_and_at_min_isr() -> No
 
 def test_two_dead_brokers_stop_writes_and_three_stop_reads() -> None:
     flights = topic("flights", (1, (1, 2, 3), (1,)), (None, (2, 3, 1), ()))
-    health = cluster_health(cluster(1), [flights], {"flights": 2}, set())
-    assert [str(each) for each in health.under_min_isr] == ["flights-0", "flights-1"]
+    health = health_of(cluster(1), [flights], 2)
+    assert [str(each) for each in health.under_min_isr] == ["flights-0"]
     assert [str(each) for each in health.offline] == ["flights-1"]
 
 
-def test_one_replica_is_never_at_its_minimum() -> None:
-    health = cluster_health(cluster(1), [topic("local", (1, (1,), (1,)))], {"local": 2}, set())
-    assert (health.at_min_isr, health.under_min_isr, health.problems) == ((), (), [])
+def test_a_partition_without_a_leader_is_offline_and_nothing_else_as_in_the_metrics() -> None:
+    flights = topic("flights", (None, (1, 2, 3), ()), (None, (1, 2, 3), (2, 3)), (None, (1, 2, 3), (1,)))
+    health = health_of(cluster(), [flights], 2)
+    assert [str(each) for each in health.offline] == ["flights-0", "flights-1", "flights-2"]
+    assert (health.under_replicated, health.under_min_isr, health.at_min_isr) == ((), (), ())
+
+
+def test_a_full_isr_of_exactly_the_minimum_is_at_min_isr_as_in_kafka_and_no_problem() -> None:
+    health = health_of(cluster(1), [topic("local", (1, (1,), (1,)))], 2)
+    assert [str(each) for each in health.at_min_isr] == ["local-0"]
+    assert (health.under_min_isr, health.under_replicated, health.problems) == ((), (), [])
 
 
 def test_few_copies_of_the_products_own_topics_are_told_on_three_brokers_only() -> None:
     offsets = topic("__consumer_offsets", (1, (1,), (1,)))
-    assert cluster_health(cluster(1), [offsets], {}, {"__consumer_offsets"}).few_copies == ()
-    health = cluster_health(cluster(1, 2, 3), [offsets], {}, {"__consumer_offsets"})
+    assert health_of(cluster(1), [offsets], 1, {"__consumer_offsets"}).few_copies == ()
+    health = health_of(cluster(1, 2, 3), [offsets], 1, {"__consumer_offsets"})
     assert health.few_copies == ("__consumer_offsets",)
     assert health.problems == ["topics of the product with fewer than 3 replicas: __consumer_offsets"]
 
 
 def test_without_a_controller_nothing_can_be_changed() -> None:
-    health = cluster_health(cluster(1, controller_id=None), [], {}, set())
+    health = health_of(cluster(1, controller_id=None), [])
     assert health.problems == ["no controller: topics and configs cannot be changed until one is elected"]
 
 
-def test_groups_that_wait_are_named() -> None:
-    offsets = topic("__consumer_offsets", (1, (1, 2), (1, 2)), (None, (2, 1), (2, 1)))
-    lines = cluster_health(cluster(1), [offsets], {}, set()).problems
-    assert "1 partition of consumer groups, which wait for the broker that led them" in lines
+OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+
+
+def test_groups_without_a_leader_wait_for_the_broker_that_led_them() -> None:
+    offsets = topic(OFFSETS, (1, (1, 2), (1, 2)), (None, (2, 1), (2, 1)))
+    unnamed = "1 partition of consumer groups, which wait for the broker that led them: __consumer_offsets-1"
+    assert unnamed in health_of(cluster(1), [offsets]).problems
+    named = "1 partition of consumer groups, which wait for broker 2: __consumer_offsets-1"
+    assert named in health_of(cluster(1), [offsets], last_known_leaders={(OFFSETS, 1): 2}).problems
+
+
+def test_groups_and_transactional_ids_wait_while_another_broker_leads_in_their_coordinators_place() -> None:
+    topics = [
+        topic(OFFSETS, (2, (1, 2, 3), (2, 3)), (2, (2, 3, 1), (2, 3)), (2, (3, 1, 2), (2, 3))),
+        topic(TRANSACTIONS, (3, (1, 2, 3), (2, 3))),
+    ]
+    known = {(OFFSETS, 0): 1, (OFFSETS, 2): 3, (TRANSACTIONS, 0): 1}
+    health = health_of(cluster(1, 2, 3), topics, last_known_leaders=known)
+    assert health.problems[:2] == [
+        "2 partitions of consumer groups, which wait for brokers 1, 3: __consumer_offsets-0, __consumer_offsets-2",
+        "1 partition of transactional ids, which wait for broker 1: __transaction_state-0",
+    ]
+    assert (health.waiting[0].leader, health.waiting[0].last_known_leader) == (2, 1)
+
+
+def test_groups_wait_until_their_coordinator_leads_again_also_with_a_full_isr() -> None:
+    offsets = topic(OFFSETS, (2, (1, 2, 3), (1, 2, 3)))
+    health = health_of(cluster(1, 2, 3), [offsets], 2, last_known_leaders={(OFFSETS, 0): 1})
+    assert (health.under_replicated, health.offline) == ((), ())
+    assert health.problems == ["1 partition of consumer groups, which wait for broker 1: __consumer_offsets-0"]
+
+
+def test_only_coordinators_are_waited_for() -> None:
+    flights = topic("flights", (2, (1, 2), (1, 2)))
+    assert health_of(cluster(1, 2), [flights], last_known_leaders={("flights", 0): 1}).problems == []
 
 
 def test_many_partitions_are_counted_and_a_few_are_named() -> None:
     flights = topic("flights", *[(None, (1,), ()) for _ in range(8)])
-    lines = cluster_health(cluster(1), [flights], {}, set()).problems
+    lines = health_of(cluster(1), [flights]).problems
     assert lines[0] == (
         "8 partitions without a leader, neither readable nor writable: "
         "flights-0, flights-1, flights-2, flights-3, flights-4 and 3 more"

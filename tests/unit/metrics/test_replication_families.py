@@ -1,6 +1,7 @@
 """What the metrics tell of the ISRs, of leaders and of the controller."""
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 import pytest
 from prometheus_client.metrics_core import Metric
 
-from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import SessionState
-from headwater.logtier.metadata.topic_nodes import NO_BROKER
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.metrics.replication_families import ReplicationFamilies, controller_families
 from tests.unit.replication.replicated_node import P0, P1, ReplicatedNode
 
@@ -28,9 +29,10 @@ def told(families: Iterable[Metric]) -> dict[str, float]:
 def counts(node: ReplicatedNode, *, is_controller: bool = False) -> dict[str, float]:
     families = ReplicationFamilies()
     [topic] = node.image.topics.values()
+    families.add_topic(topic)
     for key, state in zip((P0, P1), topic.partitions, strict=True):
         families.add(state, node.replicas.usable_partition(key))
-    return told(families.families(is_controller=is_controller))
+    return told(families.families(node.image.brokers, is_controller=is_controller))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,45 @@ def test_partitions_without_a_leader_count_on_the_active_controller_alone(tmp_pa
     node.change(leader=NO_BROKER, leader_epoch=1, isr=(2,))
     assert counts(node, is_controller=True)["leaderless_partitions"] == 2
     assert counts(node)["leaderless_partitions"] == 0
+
+
+def counts_of(topics: Mapping[str, Sequence[PartitionImage]], *brokers: int, is_controller: bool) -> dict[str, float]:
+    families = ReplicationFamilies()
+    for number, (name, partitions) in enumerate(topics.items()):
+        families.add_topic(TopicImage(name, uuid.UUID(int=number + 1), tuple(partitions), {}))
+        for partition in partitions:
+            families.add(partition, None)
+    return told(families.families(brokers, is_controller=is_controller))
+
+
+def state(*replicas: int, leader: int = 1, last_known_leader: int = NO_BROKER) -> PartitionImage:
+    return PartitionImage(leader, 0, 0, replicas, replicas, last_known_leader=last_known_leader)
+
+
+def test_product_topics_with_few_replicas_count_on_the_controller_of_three_brokers_or_more() -> None:
+    topics = {
+        "__consumer_offsets": [state(1, 2, 3), state(1, 2)],
+        "__headwater_fences": [state(1)],
+        "flights.dead_letters": [state(1)],
+        "__headwater_status": [state(1, 2, 3)],
+        "flights": [state(1)],
+    }
+    assert counts_of(topics, 1, 2, 3, is_controller=True)["product_topics_with_few_replicas"] == 3
+    assert counts_of(topics, 1, is_controller=True)["product_topics_with_few_replicas"] == 3  # 2 and 3 are away
+    assert counts_of(topics, 1, 2, 3, is_controller=False)["product_topics_with_few_replicas"] == 0
+    few = {"__headwater_status": [state(1, 2)]}
+    assert counts_of(few, 1, 2, is_controller=True)["product_topics_with_few_replicas"] == 0
+
+
+def test_partitions_of_coordinators_count_while_their_coordinator_does_not_lead_them() -> None:
+    topics = {
+        "__consumer_offsets": [state(1, 2), state(1, 2, leader=2, last_known_leader=1), state(1, leader=NO_BROKER)],
+        "__transaction_state": [state(1, 2, leader=2, last_known_leader=1)],
+        "flights": [state(1, leader=NO_BROKER)],
+    }
+    found = counts_of(topics, 1, 2, is_controller=True)
+    assert (found["coordinatorless_partitions"], found["leaderless_partitions"]) == (3, 2)
+    assert counts_of(topics, 1, 2, is_controller=False)["coordinatorless_partitions"] == 0
 
 
 def controller_counts(*, is_active: bool, session: SessionState | None) -> dict[str, float]:
