@@ -24,10 +24,9 @@ def topics_creator(admin: Any) -> Callable[[Sequence[TopicPlan]], None]:
                     wanted = f"the pipeline says {topic.partitions}"
                     note(f"topic {topic.name}: has {count} partitions, {wanted}; left as it is")
                 continue
+            configs = dict(topic.configs) or None
             try:
-                admin.create_topic(
-                    TopicRequest(topic.name, partitions_count=topic.partitions, configs=dict(topic.configs) or None)
-                )
+                admin.create_topic(TopicRequest(topic.name, topic.partitions, topic.replication_factor, configs))
             except TopicAdminError as error:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # another run was faster
                     raise
