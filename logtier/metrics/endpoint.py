@@ -5,12 +5,13 @@ The HTTP server of the client library runs on a thread; values are collected on 
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -135,6 +136,7 @@ class MetricsEndpoint:
         self._registry = CollectorRegistry()
         self._registry.register(collector)
         ProcessCollector(registry=self._registry)
+        Gauge("headwater_process_id", "Process id of the broker.", registry=self._registry).set(os.getpid())
         self._server: WSGIServer | None = None
         self._thread: Thread | None = None
 

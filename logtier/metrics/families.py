@@ -1,7 +1,6 @@
 """The counters of `headwater.logtier.runtime.metrics` and the state of the broker as Prometheus families."""
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -88,7 +87,6 @@ def broker_families(services: Services, groups: Iterable[AnyGroup], connections:
     yield GaugeMetricFamily(
         PREFIX + "fetch_sessions", "Incremental fetch sessions.", value=len(services.fetch_sessions)
     )
-    yield GaugeMetricFamily(PREFIX + "process_id", "Process id of the broker.", value=os.getpid())
     yield GaugeMetricFamily(
         PREFIX + "offline_partitions",
         "Partitions of this broker without a usable log.",

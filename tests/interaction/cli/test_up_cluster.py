@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 pytestmark = pytest.mark.slow
 
@@ -34,18 +35,19 @@ def headwater(*arguments: str, ends: int = 0) -> str:
 class Up:
     """A running `headwater up --brokers 3`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         ports = ["--kafka-port", "0", "--http-port", "0", "--metrics-port", "0"]
-        command = [sys.executable, "-P", "-m", "headwater", "up", "--brokers", "3", "--data", str(folder), *ports]
+        command = [sys.executable, "-P", "-m", "headwater", "up", "--brokers", "3", "--data", str(folder)]
+        command += [*ports, *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         found = READY.fullmatch(self.process.stdout.readline())
         assert found is not None
         self.servers, self.metrics = found[1], found[3]
 
-    def status(self) -> dict[str, Any]:
-        output = headwater("cluster", "status", "-o", "json", "-b", self.servers, "--data", str(self.folder))
+    def status(self, servers: str | None = None) -> dict[str, Any]:
+        output = headwater("cluster", "status", "-o", "json", "-b", servers or self.servers, "--data", str(self.folder))
         (answer,) = json.loads(output)
         assert isinstance(answer, dict)
         return answer
@@ -72,6 +74,44 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen in time"
         time.sleep(0.2)
+
+
+def own_address() -> str:
+    """An address of this machine other than loopback, if it has one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("203.0.113.7", 9))  # sends nothing; the kernel chooses the address of the way out
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def test_health_names_the_broker_that_groups_wait_for_and_status_its_process_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HEADWATER_RESTART_BACKOFF_MS", "HEADWATER_RESTART_BACKOFF_MAX_MS"):
+        monkeypatch.setenv(name, "600000")  # the killed broker stays away
+    up = Up(tmp_path / "data", "--host", own_address())
+    try:
+        headwater("topic", "create", "flights", "-b", up.servers)
+        consumer = Consumer({"bootstrap.servers": up.servers, "group.id": "readers", "log_level": 0})
+        consumer.commit(offsets=[TopicPartition("flights", 0, 0)], asynchronous=False)
+        consumer.close()
+        before = up.status()
+        assert None not in {broker["pid"] for broker in before["brokers"]}
+        controller = next(broker for broker in before["brokers"] if broker["controller"])
+        victim = next(broker for broker in before["brokers"] if not broker["controller"])
+        os.kill(victim["pid"], signal.SIGKILL)
+        servers, gone = f"{controller['host']}:{controller['port']}", victim["broker"]
+
+        eventually(lambda: up.status(servers)["absent_brokers"] == [gone])
+        waiting = up.status(servers)["without_coordinator"]
+        assert {each["topic"] for each in waiting} == {"__consumer_offsets"}
+        assert {each["last_known_leader"] for each in waiting} == {gone}
+        problems = headwater("cluster", "health", "-b", servers, ends=1)
+        assert f"{len(waiting)} partitions of consumer groups, which wait for broker {gone}: " in problems
+    finally:
+        up.stop()
 
 
 def test_a_killed_broker_costs_nothing_and_comes_back(up: Up) -> None:

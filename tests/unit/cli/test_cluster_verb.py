@@ -1,4 +1,4 @@
-"""Which brokers of a cluster are processes of this machine."""
+"""Which brokers of a cluster are processes of this machine, and what health cannot find out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from headwater.api.topic_model import BrokerInfo
 from headwater.cli.shell.local_address import is_this_machine
+from headwater.cli.verbs import cluster
 from headwater.cli.verbs.cluster import _pid
 
 PIDS = {9092: 4711}
@@ -22,7 +23,7 @@ def own_addresses() -> list[str]:
         names.append(socket.gethostname())
     # Without a network there is no address.
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing; the kernel chooses the address of the way out
+        probe.connect(("203.0.113.7", 9))  # sends nothing; the kernel chooses the address of the way out
         names.append(str(probe.getsockname()[0]))
     return names
 
@@ -32,7 +33,7 @@ def test_a_broker_advertised_by_this_machines_name_or_address_has_its_process_id
     assert [_pid(BrokerInfo(1, host, 9092, None), PIDS) for host in hosts] == [4711] * len(hosts)
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "no-such-host.invalid", "a..b", "x" * 64])
+@pytest.mark.parametrize("host", ["203.0.113.7", "2001:db8:7::7", "no-such-host.invalid", "a..b", "x" * 64])
 def test_a_broker_on_another_machine_has_none(host: str) -> None:
     assert not is_this_machine(host)
     assert _pid(BrokerInfo(1, host, 9092, None), PIDS) is None
@@ -41,3 +42,14 @@ def test_a_broker_on_another_machine_has_none(host: str) -> None:
 def test_a_broker_that_up_did_not_start_has_none_and_its_host_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("a name is looked up"))
     assert _pid(BrokerInfo(1, "broker.example.org", 9093, None), PIDS) is None
+
+
+def test_a_login_that_our_own_client_lacks_leaves_a_note_and_no_last_known_leaders(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    monkeypatch.setattr(cluster, "client_security", lambda: security)
+    assert cluster._last_known_leaders("127.0.0.1:1", ["__consumer_offsets"]) == {}
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("cluster: partitions whose coordinators are away, but which have a leader, are not found: ")
+    assert "OAUTHBEARER" in line

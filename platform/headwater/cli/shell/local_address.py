@@ -12,7 +12,7 @@ def is_this_machine(host: str) -> bool:
 
     A name with several addresses is this machine's if one of them is. Port 0 of UDP is always free.
 
-    >>> is_this_machine("127.0.0.1"), is_this_machine("192.0.2.1")
+    >>> is_this_machine("127.0.0.1"), is_this_machine("203.0.113.7")
     (True, False)
     """
     try:
