@@ -151,6 +151,16 @@ ADMINISTRATION = {
     "log dirs": ("org.apache.kafka.tools.LogDirsCommand", ["--describe", "--topic-list", "{topic}"], '"partitions"'),
     "transactions": ("org.apache.kafka.tools.TransactionsCommand", ["list"], "TransactionalId"),
     "features": ("org.apache.kafka.tools.FeatureCommand", ["describe"], "transaction.version"),
+    "elections' feature": (
+        "org.apache.kafka.tools.FeatureCommand",
+        ["describe"],
+        "eligible.leader.replicas.version\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 1",
+    ),
+    "eligible leader replicas": (
+        "org.apache.kafka.tools.TopicCommand",
+        ["--describe", "--topic", "{topic}"],
+        "Elr: \tLastKnownElr: ",
+    ),
     "versions": ("org.apache.kafka.tools.BrokerApiVersionsCommand", [], "Produce(0): 0 to 13"),
     "cluster": ("org.apache.kafka.tools.ClusterTool", ["cluster-id"], "Cluster ID: "),
     "reassignments": ("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", ["--list"], "No partition"),
