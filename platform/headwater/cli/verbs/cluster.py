@@ -109,9 +109,8 @@ def health(output: str, bootstrap_servers: str | None) -> None:
             sys.stdout.write(line + "\n")
         sys.stdout.flush()
     if problems:
-        raise CliError(
-            "cluster health", f"{len(problems)} problems", "see `headwater cluster status`", exit_code=EXIT_FAILED
-        )
+        counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise CliError("cluster health", counted, "see `headwater cluster status`", exit_code=EXIT_FAILED)
 
 
 def _read(bootstrap_servers: str | None) -> tuple[ClusterInfo, ClusterHealth]:
