@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from tests.faults.processes import FaultyCluster
+from tests.faults.processes import FaultyCluster, until
 
 if TYPE_CHECKING:
     from tests.conformance.java.conftest import KafkaTool
@@ -20,6 +22,7 @@ TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,14 @@ def described(tool: KafkaTool, server: str, topic: str) -> dict[int, tuple[int, 
             replicas, isr = ([int(each) for each in match[n].split(",") if each] for n in (3, 4))
             found[int(match[1])] = (int(match[2]) if match[2] != "none" else -1, replicas, isr)
     return found
+
+
+def until_isr(server: str, topic: str, *expected: int) -> None:
+    """Wait for the ISR of partition 0. Each look of a tool would be the start of a JVM."""
+    admin = AdminClient({"bootstrap.servers": server, "log_level": 0})
+    deadline_s = time.monotonic() + WAIT_S
+    while sorted(isr := admin.list_topics(topic, WAIT_S).topics[topic].partitions[0].isrs) != list(expected):
+        until(deadline_s, f"the ISR of {topic} was {isr} and not {expected}")
 
 
 def test_topics_are_made_grown_and_deleted_through_any_broker(kafka_tool: KafkaTool, cluster: FaultyCluster) -> None:
@@ -68,20 +79,53 @@ def test_assignments_are_taken_and_unknown_brokers_refused(kafka_tool: KafkaTool
 
 
 def test_configs_of_each_broker_and_of_all(kafka_tool: KafkaTool, cluster: FaultyCluster) -> None:
-    server = cluster.brokers[1].address
-    for broker_id in cluster.brokers:
-        entity = ["--entity-type", "brokers", "--entity-name", str(broker_id)]
-        altering = [*entity, "--alter", "--add-config", f"log.cleaner.threads={broker_id}"]
-        kafka_tool(CONFIGS, "--bootstrap-server", server, *altering)
-    for broker_id in cluster.brokers:
-        entity = ["--entity-type", "brokers", "--entity-name", str(broker_id)]
-        output = kafka_tool(CONFIGS, "--bootstrap-server", server, *entity, "--describe")
+    def run(through: int, entity: list[str], *arguments: str, ends: int = 0) -> str:
+        arguments = ("--bootstrap-server", cluster.brokers[through].address, *entity, *arguments)
+        return kafka_tool(CONFIGS, *arguments, ends=ends)
+
+    entities = {each: ["--entity-type", "brokers", "--entity-name", str(each)] for each in cluster.brokers}
+    through = {1: 2, 2: 3, 3: 1}
+    for broker_id, entity in entities.items():
+        adding = ["--alter", "--add-config", f"log.cleaner.threads={broker_id},log.retention.bytes=987654321"]
+        output = run(through[broker_id], entity, *adding)
+        assert f"Completed updating config for broker {broker_id}." in output
+    for broker_id, entity in entities.items():
+        # The tool refuses to delete what the broker does not have.
+        run(broker_id, entity, "--alter", "--delete-config", "log.retention.bytes")
+        output = run(through[broker_id], entity, "--describe")
         assert f"log.cleaner.threads={broker_id} " in output
+        assert "log.retention.bytes" not in output
     default = ["--entity-type", "brokers", "--entity-default"]
-    kafka_tool(CONFIGS, "--bootstrap-server", server, *default, "--alter", "--add-config", "message.max.bytes=123456")
-    for broker in cluster.brokers.values():
-        entity = ["--entity-type", "brokers", "--entity-name", str(broker.node_id), "--all", "--describe"]
-        assert "message.max.bytes=123456 " in kafka_tool(CONFIGS, "--bootstrap-server", broker.address, *entity)
+    output = run(3, default, "--alter", "--add-config", "message.max.bytes=123456")
+    assert "Completed updating default config for brokers in the cluster." in output
+    for broker_id, entity in entities.items():
+        assert "message.max.bytes=123456 " in run(broker_id, entity, "--all", "--describe")
+    run(2, default, "--alter", "--delete-config", "message.max.bytes")
+    assert "message.max.bytes" not in run(1, default, "--describe")
+
+
+def test_configs_of_topics_clients_and_users_are_changed_through_any_broker(
+    kafka_tool: KafkaTool, cluster: FaultyCluster
+) -> None:
+    first, second, third = (broker.address for broker in cluster.brokers.values())
+    making = ["--create", "--topic", "set", "--partitions", "1", "--config", "cleanup.policy=compact"]
+    kafka_tool(TOPICS, "--bootstrap-server", first, *making, "--config", "min.insync.replicas=2")
+    user = ["--entity-type", "users", "--entity-name", "ann", "--alter"]
+    kafka_tool(CONFIGS, "--bootstrap-server", third, *user, "--add-config", "SCRAM-SHA-256=[password=a-secret]")
+    for kind, name, added, removed, seen in (
+        ("topic", "set", "retention.ms=1234567", "cleanup.policy", ["min.insync.replicas=2 ", "retention.ms=1234567 "]),
+        ("client", "app", "producer_byte_rate=1000,request_percentage=50", "request_percentage", ["_byte_rate=1000.0"]),
+        ("user", "ann", "SCRAM-SHA-512=[password=another]", "SCRAM-SHA-512", ["SCRAM-SHA-256=iterations=4096"]),
+    ):
+        entity = ["--entity-type", f"{kind}s", "--entity-name", name]
+        changed = f"Completed updating config for {kind} {name}."
+        output = kafka_tool(CONFIGS, "--bootstrap-server", second, *entity, "--alter", "--add-config", added)
+        assert changed in output
+        output = kafka_tool(CONFIGS, "--bootstrap-server", third, *entity, "--alter", "--delete-config", removed)
+        assert changed in output
+        output = kafka_tool(CONFIGS, "--bootstrap-server", first, *entity, "--describe")
+        assert [each for each in seen if each not in output] == []
+        assert removed not in output
 
 
 def test_preferred_leaders_are_elected(kafka_tool: KafkaTool, cluster: FaultyCluster) -> None:
@@ -91,7 +135,7 @@ def test_preferred_leaders_are_elected(kafka_tool: KafkaTool, cluster: FaultyClu
     cluster.brokers[1].terminate()
     assert described(kafka_tool, server, "led")[0][0] in (2, 3)
     cluster.start_missing()
-    until_full(kafka_tool, server, "led")
+    until_isr(cluster.brokers[2].address, "led", 1, 2, 3)
     election = ["--election-type", "preferred", "--topic", "led", "--partition", "0"]
     output = kafka_tool(ELECTION, "--bootstrap-server", server, *election)
     assert "Successfully completed leader election (PREFERRED) for partitions led-0" in output
@@ -112,9 +156,51 @@ def test_log_folders_of_every_broker_are_described(kafka_tool: KafkaTool, cluste
     } == {1: ["kept-0"], 2: ["kept-0"], 3: ["kept-0"]}
 
 
-def until_full(tool: KafkaTool, server: str, topic: str) -> None:
-    """Wait until all replicas are in the ISR: each look is the start of a JVM."""
-    for _ in range(30):
-        if all(sorted(isr) == sorted(replicas) for _, replicas, isr in described(tool, server, topic).values()):
-            return
-    raise AssertionError(f"the ISRs of {topic} did not fill")
+def test_reports_name_the_partitions_that_a_broker_takes_down_and_elections_lead_them_again(
+    kafka_tool: KafkaTool, cluster: FaultyCluster
+) -> None:
+    server = cluster.brokers[1].address
+
+    def run(main: str, *arguments: str, ends: int = 0) -> str:
+        return kafka_tool(main, "--bootstrap-server", server, *arguments, ends=ends)
+
+    def listed(report: str) -> set[str]:
+        """Topics of the lines of a report."""
+        output = run(TOPICS, "--describe", f"--{report}", "--topic", "down-.*")
+        return set(re.findall(r"Topic: (\S+)\s+Partition: 0", output))
+
+    def elect(kind: str, *partitions: str, ends: int = 0) -> str:
+        return run(ELECTION, "--election-type", kind, *partitions, ends=ends)
+
+    for topic, assignment, least in (("trio", "1:2:3", 2), ("pair", "3:2", 1), ("alone", "2", 1)):
+        placed = ["--replica-assignment", assignment, "--config", f"min.insync.replicas={least}"]
+        assert f"Created topic down-{topic}." in run(TOPICS, "--create", "--topic", f"down-{topic}", *placed)
+    refused = run(TOPICS, "--create", "--topic", "down-bad", "--config", "min.insync.replicas=0", ends=1)
+    assert "min.insync.replicas" in refused
+
+    cluster.brokers[2].terminate()
+    until_isr(server, "down-pair", 3)
+    until_isr(server, "down-trio", 1, 3)
+    assert listed("under-replicated-partitions") == {"down-trio", "down-pair", "down-alone"}
+    assert listed("at-min-isr-partitions") == {"down-trio", "down-pair"}
+    assert listed("unavailable-partitions") == listed("under-min-isr-partitions") == {"down-alone"}
+    no_other = elect("unclean", "--topic", "down-alone", "--partition", "0", ends=1)
+    assert "down-alone-0" in no_other
+
+    cluster.brokers[3].terminate()
+    cluster.brokers[2].start()
+    cluster.brokers[2].await_ready()
+    until_isr(server, "down-trio", 1, 2)
+    assert listed("unavailable-partitions") == {"down-pair"}
+    elected = elect("unclean", "--all-topic-partitions")
+    assert "Successfully completed leader election (UNCLEAN) for partitions down-pair-0" in elected
+    until_isr(server, "down-pair", 2)
+
+    cluster.start_missing()
+    until_isr(server, "down-pair", 2, 3)
+    until_isr(server, "down-trio", 1, 2, 3)
+    leader, replicas, _ = described(kafka_tool, server, "down-pair")[0]
+    assert (leader, replicas) == (2, [3, 2])
+    elected = elect("preferred", "--all-topic-partitions")
+    assert re.search(r"Successfully completed leader election \(PREFERRED\) for partitions .*down-pair-0", elected)
+    assert described(kafka_tool, server, "down-pair")[0][0] == 3
