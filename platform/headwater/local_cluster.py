@@ -14,7 +14,7 @@ from headwater.folder_lock import FolderInUseError, lock_folder
 from headwater.process_list import remove_process_list
 from headwater.services import NO_PORT, LocalProcesses, NodeStartError, child_command, join_address, metrics_url_of
 from headwater.settings import Settings
-from headwater.supervisor import ChildError
+from headwater.supervisor import Child, ChildError
 from headwater.zookeeper_server import server_logins
 
 #: More processes than a machine for a trial has use for.
@@ -94,10 +94,11 @@ def check_folder(data_dir: str, brokers: int) -> None:
     )
 
 
-def _prepare_folder(data_dir: str, brokers: int) -> None:
+def _prepare_folder(data_dir: str, brokers: int) -> bool:
+    """Write the layout of a new folder; return whether it is new."""
     check_folder(data_dir, brokers)
     if stored_brokers(data_dir) is not None:
-        return
+        return False
     path = os.path.join(data_dir, LAYOUT_FILE)
     try:
         os.makedirs(data_dir, exist_ok=True)
@@ -113,12 +114,14 @@ def _prepare_folder(data_dir: str, brokers: int) -> None:
             os.close(folder)
     except OSError as error:
         raise ClusterFolderError(f"{data_dir}: {error.strerror}; check the path and its permissions") from None
+    return True
 
 
 class LocalCluster(LocalProcesses):
     """A cluster on this machine: `start` blocks until all processes are ready, `stop` ends them.
 
-    A process that dies is restarted on its previous ports, however often: the others serve on meanwhile.
+    A process that dies is restarted on its previous ports, however often: the others serve on meanwhile. The same holds
+    for a broker of an earlier start that cannot start now, such as one with a damaged disk.
     """
 
     def __init__(
@@ -140,10 +143,17 @@ class LocalCluster(LocalProcesses):
             kafka_port: Port of the first broker; those of the others follow. 0 selects free ports.
             metrics_port: The same of the brokers' metrics; NO_PORT disables them.
             own_properties: Those of the user's `broker_config`, which replace the defaults of a cluster.
+
+        Raises:
+            ClusterPortError: Two processes would have the same port, or one of them a port that does not exist.
         """
+        from headwater.cluster_ports import fixed_ports, following  # a node alone does without
+
         super().__init__(data_dir, settings, report)
         self._count = brokers
         self._lock: int | None = None
+        self._host = host
+        self._ports = fixed_ports(brokers, kafka_port, http_port, metrics_port)
         self._zookeeper_address = ""
         #: Another one at each start: only the brokers, which are started anew, have a use for it.
         self._password = secrets.token_hex(PASSWORD_BYTES)
@@ -156,11 +166,11 @@ class LocalCluster(LocalProcesses):
             return child_command("zookeeper", *place, "--jaas", self._path(JAAS_FILE))
 
         def broker_command(node_id: int, known: Mapping[str, Any] | None) -> list[str]:
-            port = _following(kafka_port, node_id) if known is None else int(known["port"])
+            port = following(kafka_port, node_id) if known is None else int(known["port"])
             command = child_command("broker", "--config", self._path(f"broker-{node_id}.yaml"))
             command += ["--data", self._path(f"broker-{node_id}"), "--kafka-port", str(port), "--host", host]
             if metrics_port != NO_PORT:
-                metrics = _following(metrics_port, node_id) if known is None else int(known["metrics_port"])
+                metrics = following(metrics_port, node_id) if known is None else int(known["metrics_port"])
                 command += ["--set", f"prometheus.port={metrics}", "--set", f"prometheus.host={host}"]
             return command
 
@@ -177,7 +187,7 @@ class LocalCluster(LocalProcesses):
         Raises:
             NodeStartError: A port is in use, the folder is for another number of brokers, ...; no process remains.
         """
-        _prepare_folder(self._data_dir, self._count)
+        is_new = _prepare_folder(self._data_dir, self._count)
         try:
             # Before anything is written: the processes of a running cluster need its login.
             self._lock = lock_folder(self._data_dir)
@@ -186,6 +196,7 @@ class LocalCluster(LocalProcesses):
         except OSError as error:
             raise ClusterFolderError(f"{self._data_dir}: {error.strerror}; check the path") from None
         try:
+            self._check_ports()
             self._write_secret(JAAS_FILE, server_logins(USERNAME, self._password))
             self._zookeeper.start()
             self._api.start()
@@ -194,8 +205,7 @@ class LocalCluster(LocalProcesses):
             for node_id, broker in self._brokers.items():
                 self._write_secret(f"broker-{node_id}.yaml", self._broker_config(node_id))
                 broker.start()
-            for broker in self._brokers.values():
-                broker.wait_ready(self._over.set)
+            self._await_brokers(is_new=is_new)
             self._api.tell({"bootstrap_servers": self.bootstrap_servers})
             self._api.wait_ready(self._over.set)
         except ChildError as error:
@@ -204,6 +214,36 @@ class LocalCluster(LocalProcesses):
         except BaseException:
             self.stop()
             raise
+
+    def _check_ports(self) -> None:
+        from headwater.cluster_ports import port_in_use
+
+        # The processes find this out as well, but a broker alone would be tried again and again.
+        if (taken := port_in_use(self._host, self._ports)) is not None:
+            raise NodeStartError(
+                f"{join_address(self._host, taken.port)}, {taken.use}, is in use; stop the process that listens there, "
+                f"or choose another {taken.option}"
+            )
+
+    def _await_brokers(self, *, is_new: bool) -> None:
+        """Wait until the brokers are ready; those that fail are started again and again if one is ready.
+
+        Raises:
+            ChildError: None is ready; the properties, which all share, are wrong; or the folder is new, and its user
+                has no data to reach meanwhile.
+        """
+        failures: dict[Child, ChildError] = {}
+        for broker in self._brokers.values():
+            try:
+                broker.wait_ready(self._over.set)
+            except ChildError as error:
+                failures[broker] = error
+                if is_new or error.is_user_error:
+                    raise
+        if len(failures) == self._count:
+            raise next(iter(failures.values()))
+        for broker, failure in failures.items():
+            broker.keep_starting(failure, self._over.set)
 
     def _broker_config(self, node_id: int) -> str:
         """Return the file of a broker's properties; JSON is YAML."""
@@ -251,14 +291,10 @@ class LocalCluster(LocalProcesses):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Addresses of the brokers."""
-        return ",".join(self._address(broker) for broker in self._brokers.values())
+        """Addresses of the brokers that have been ready."""
+        return ",".join(self._address(broker) for broker in self._brokers.values() if broker.addresses is not None)
 
     @property
     def metrics_url(self) -> str | None:
         """URLs of the brokers' metrics for Prometheus, separated by commas; None if disabled."""
         return ",".join(filter(None, map(metrics_url_of, self._brokers.values()))) or None
-
-
-def _following(first_port: int, node_id: int) -> int:
-    return 0 if first_port == 0 else first_port + node_id - 1

@@ -22,6 +22,9 @@ from headwater.child import LINE_BYTES_MAX
 #: How long the end of a child may come before the signal that explains it.
 GROUP_SIGNAL_GRACE_S = 0.1
 
+#: Exit code of a child whose options or properties are wrong (`headwater.cli.shell.errors`).
+USER_ERROR_EXIT_CODE = 2
+
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
@@ -86,6 +89,11 @@ def describe_exit(exit_code: int) -> str:
 class ChildError(RuntimeError):
     """A child did not become ready; the message is one line for the user."""
 
+    def __init__(self, message: str, *, is_user_error: bool = False) -> None:
+        """`is_user_error`: its options or properties are wrong."""
+        super().__init__(message)
+        self.is_user_error = is_user_error
+
 
 class Child:
     """A process of a node: started, monitored, restarted according to the policy, stopped.
@@ -124,6 +132,8 @@ class Child:
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
         self._on_give_up: Callable[[], None] = lambda: None
+        #: Why the last start failed; None once the process is ready.
+        self._failure: str | None = None
         self.addresses: Mapping[str, Any] | None = None
 
     @property
@@ -146,18 +156,29 @@ class Child:
         """Wait until the process reports its addresses; from then on it is restarted when it dies.
 
         Raises:
-            ChildError: the process failed, exited or took too long; no process remains.
+            ChildError: the process failed, exited or took too long; no process remains. `keep_starting` may follow.
         """
         try:
             self.addresses = self._read_ready()
+        except ChildError:
+            self._end_process()
+            raise
         except BaseException:
             self.stop()
             raise
+        self._watch(on_give_up)
+        self._on_ready()
+        return self.addresses
+
+    def keep_starting(self, failure: ChildError, on_give_up: Callable[[], None]) -> None:
+        """Restart a process for which `wait_ready` raised `failure`, as one that died; returns at once."""
+        self._report_failure(str(failure))
+        self._watch(on_give_up)
+
+    def _watch(self, on_give_up: Callable[[], None]) -> None:
         self._on_give_up = on_give_up
         self._watcher = threading.Thread(target=self._keep_alive, name=f"watch-{self.name}", daemon=True)
         self._watcher.start()
-        self._on_ready()
-        return self.addresses
 
     def expect_end(self) -> None:
         """Allow the process to exit from now on: no restart follows."""
@@ -166,14 +187,17 @@ class Child:
     def stop(self) -> None:
         """Stop the process: SIGTERM, then SIGKILL after the timeout. No restart follows."""
         self._stopping.set()
-        with self._lock:
-            process = self._process
-        if process is not None:
-            _end(process, self._stop_timeout_ms)
+        self._end_process()
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join(timeout=self._stop_timeout_ms / 1000)
         with self._lock:
             self._close_pipes()
+
+    def _end_process(self) -> None:
+        with self._lock:
+            process = self._process
+        if process is not None:
+            _end(process, self._stop_timeout_ms)
 
     def _spawn(self) -> None:
         with self._lock:
@@ -222,7 +246,7 @@ class Child:
                 raise ChildError(f"{self.name} reported more than {LINE_BYTES_MAX} bytes")
         message = json.loads(line)
         if "error" in message:
-            raise ChildError(message["error"])
+            raise ChildError(message["error"], is_user_error=self._exit_code() == USER_ERROR_EXIT_CODE)
         addresses = message["ready"]
         assert isinstance(addresses, dict)
         return addresses
@@ -252,27 +276,52 @@ class Child:
                 self._on_give_up()
                 return
             attempts = decision.attempt
-            limit = "" if self._policy.attempts_max is None else f" of {self._policy.attempts_max}"
-            self._report(f"{self.name} {describe_exit(exit_code)}: restart {attempts}{limit} in {decision.after_ms} ms")
+            self._report_restart(exit_code, decision)
             if self._stopping.wait(decision.after_ms / 1000):
                 return
             started = time.monotonic()
-            try:
-                self._spawn()
-            except OSError as error:
-                # No descriptor or no memory. The watcher lives on, and the ended process brings the next attempt.
-                self._report(f"{self.name} could not be started: {error.strerror}")
-                continue
+            self._restart()
             if self._stopping.is_set():
                 return
-            try:
-                self._read_ready()
-            except ChildError as error:
-                self._report(f"{self.name} did not start again: {error}")
-                _end(self._process, self._stop_timeout_ms)
-            else:
-                self._report(f"{self.name} is running again")
-                self._on_ready()
+
+    def _restart(self) -> None:
+        """Start the process and wait until it is ready; after a failure none remains."""
+        again = "" if self.addresses is None else " again"
+        try:
+            self._spawn()
+            if self._stopping.is_set():
+                return
+            self.addresses = self._read_ready()
+        except OSError as error:
+            # No descriptor or no memory. The watcher lives on, and the ended process brings the next attempt.
+            self._report_failure(f"{error.strerror}")
+        except ChildError as error:
+            self._end_process()
+            self._report_failure(str(error))
+        else:
+            self._failure = None
+            self._report(f"{self.name} is running{again}")
+            self._on_ready()
+
+    def _report_restart(self, exit_code: int, restart: Restart) -> None:
+        limit = self._policy.attempts_max
+        if limit is None and self._failure is not None:
+            return  # It may never start: the reason was reported, and a line for each attempt would fill the terminal.
+        of_limit = "" if limit is None else f" of {limit}"
+        self._report(
+            f"{self.name} {describe_exit(exit_code)}: restart {restart.attempt}{of_limit} in {restart.after_ms} ms"
+        )
+
+    def _report_failure(self, failure: str) -> None:
+        """Report why the process did not start, unless the start before failed for the same reason."""
+        if failure == self._failure or self._stopping.is_set():
+            return
+        self._failure = failure
+        longest_ms = self._policy.backoff_max_ms
+        follows = (
+            "" if self._policy.attempts_max is not None else f"; it is tried again every {longest_ms} ms or sooner"
+        )
+        self._report(f"{self.name} did not start: {failure}{follows}")
 
     def _close_pipes(self) -> None:
         for fd in (self._ready_fd, self._parent_fd):

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 pytestmark = pytest.mark.slow
 
 WAIT_S = 120
+META_PROPERTIES = "version=1\ncluster.id=HHHHHHHHHHHHHHHHHHHHHQ\nnode.id=1\ndirectory.id=DDDDDDDDDDDDDDDDDDDDDA\n"
 READY = re.compile(r"Headwater is ready: kafka (\S+), http (\S+), metrics (\S+)\n")
 
 
@@ -35,15 +36,18 @@ def headwater(*arguments: str, ends: int = 0) -> str:
 class Up:
     """A running `headwater up --brokers 3`."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, **settings: str) -> None:
         self.folder = folder
+        self.errors = folder.with_suffix(".errors")
         ports = ["--kafka-port", "0", "--http-port", "0", "--metrics-port", "0"]
         command = [sys.executable, "-P", "-m", "headwater", "up", "--brokers", "3", "--data", str(folder)]
         command += [*ports, *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        environment = os.environ | {f"HEADWATER_{name}": value for name, value in settings.items()}
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
         assert self.process.stdout is not None
         found = READY.fullmatch(self.process.stdout.readline())
-        assert found is not None
+        assert found is not None, self.errors.read_text()
         self.servers, self.metrics = found[1], found[3]
 
     def status(self, servers: str | None = None) -> dict[str, Any]:
@@ -150,9 +154,39 @@ def test_a_killed_broker_costs_nothing_and_comes_back(up: Up) -> None:
     refused = headwater("up", "--data", folder, ends=1)
     assert f"{folder} is the folder of 3 brokers: start it with --brokers 3" in refused
     assert "is the folder of 3 brokers" in headwater("up", "--brokers", "2", "--data", folder, ends=1)
-    started_again = Up(up.folder)
+    serves_with_a_damaged_folder(up.folder, range(300))
+
+
+def serves_with_a_damaged_folder(folder: Path, expected: range) -> None:
+    """Damage the folder of one broker: the others serve, and it joins them when the damage is mended."""
+    properties = folder / "broker-2" / "meta.properties"
+    sound = properties.read_text()
+    properties.write_text(sound.replace("node.id=2", "node.id=1"))
+    up = Up(folder, RESTART_BACKOFF_MAX_MS="500")
     try:
-        values = headwater("consume", "flights", "-o", "start", "-e", "-b", started_again.servers).split()
-        assert sorted(map(int, values)) == list(range(300))
+        assert len(up.servers.split(",")) == 2
+        values = headwater("consume", "flights", "-o", "start", "-e", "-b", up.servers).split()
+        assert sorted(map(int, values)) == list(expected)
+        # The state of a coordinator does not move to another broker.
+        assert {each["topic"] for each in up.status()["offline"]} <= {"__consumer_offsets"}
+        properties.write_text(sound)
+        eventually(lambda: "headwater: broker 2 is running\n" in up.errors.read_text())
+        eventually(lambda: not up.status()["under_replicated"])
+        lines = [line for line in up.errors.read_text().splitlines() if "broker 2" in line]
+        assert len(lines) == 2
+        reason = f"log folder {folder / 'broker-2'}: it belongs to node 1, but node.id is 2"
+        assert lines[0].startswith(f"headwater: broker 2 did not start: broker: {reason}")
+        assert lines[0].endswith("; it is tried again every 500 ms or sooner")
     finally:
-        started_again.stop()
+        up.stop()
+
+
+def test_a_broker_that_cannot_start_in_a_new_folder_ends_the_command_with_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    ports = ["--data", str(folder), "--kafka-port", "0", "--http-port", "0"]
+    (folder / "broker-2").mkdir(parents=True)
+    (folder / "broker-2" / "meta.properties").write_text(META_PROPERTIES)
+    output = headwater("up", "--brokers", "3", *ports, ends=1)
+    assert "it belongs to node 1, but node.id is 2" in output
+    assert len(output.splitlines()) == 1
+    assert not (folder / "processes.json").exists()

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from headwater.cli.main import main
+from headwater.cluster_ports import fixed_ports
 from headwater.folder_lock import lock_folder
 from headwater.local_cluster import LAYOUT_FILE, ClusterFolderError, LocalCluster, check_folder, stored_brokers
 from headwater.process_list import PROCESS_LIST, read_process_list, remove_process_list
 from headwater.services import NodeStartError
+from headwater.supervisor import Child, ChildError, RestartPolicy
 from headwater.zookeeper_server import ZooKeeperError, ZooKeeperPlace, ZooKeeperProcess, java_command
 
 
@@ -92,3 +99,171 @@ def test_jars_without_zookeeper_are_told(tmp_path: Path) -> None:
     (tmp_path / "slf4j-api-2.jar").touch()
     with pytest.raises(ZooKeeperError, match="has no ZooKeeper"):
         java_command("java", str(tmp_path), "zoo.cfg")
+
+
+def test_the_brokers_take_the_ports_that_follow_the_first(tmp_path: Path) -> None:
+    ports = fixed_ports(3, 9092, 8082, 9404)
+    assert [each.port for each in ports] == [9092, 9093, 9094, 9404, 9405, 9406, 8082]
+    assert ports[4].use == "the metrics port of broker 2"
+    assert fixed_ports(3, 0, 0, -1) == []
+    assert [each.port for each in fixed_ports(3, 65_533, 0, 0)] == [65_533, 65_534, 65_535]
+    commands = [child._command(None) for child in LocalCluster(str(tmp_path), 3, 9092)._brokers.values()]
+    assert [each[each.index("--kafka-port") + 1] for each in commands] == ["9092", "9093", "9094"]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--kafka-port", "65534"], "the port of broker 3 would be 65536, but 65535 is the last; lower --kafka-port"),
+        (
+            ["--metrics-port", "65535"],
+            "the metrics port of broker 2 would be 65536, but 65535 is the last; lower --metrics-port",
+        ),
+        (
+            ["--kafka-port", "80", "--http-port", "82"],
+            "82 would be the port of broker 3 and the port of the REST API; choose another --kafka-port or --http-port",
+        ),
+    ],
+)
+def test_ports_that_do_not_exist_or_have_two_uses_are_refused_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], line: str
+) -> None:
+    folder = tmp_path / "data"
+    assert main(["up", "--brokers", "3", "--data", str(folder), *options]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"headwater: up: {line}\n")
+    assert not folder.exists()
+
+
+def three_ports_whose_middle_one_is_taken() -> tuple[socket.socket, int]:
+    """A listening socket, and the port before its own, which is free as the one after it."""
+    while True:
+        taken = socket.create_server(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        try:
+            for neighbour in (port - 1, port + 1):
+                socket.create_server(("127.0.0.1", neighbour)).close()
+        except (OSError, OverflowError):
+            taken.close()
+        else:
+            return taken, port - 1
+
+
+def test_a_port_in_use_ends_the_start_before_a_process_runs(tmp_path: Path) -> None:
+    taken, first = three_ports_whose_middle_one_is_taken()
+    cluster = LocalCluster(str(tmp_path), 3, first)
+    with taken, pytest.raises(NodeStartError) as caught:
+        cluster.start()
+    assert str(caught.value) == (
+        f"127.0.0.1:{first + 1}, the port of broker 2, is in use; stop the process that listens there, or choose "
+        "another --kafka-port"
+    )
+    assert set(cluster.pids.values()) == {None}
+    os.close(lock_folder(str(tmp_path)))
+
+
+#: Fails as often as a file has lines, with the last of them, and is ready then, until its supervisor is gone.
+FAILS_AT_FIRST = """
+import json, os, sys
+path, ready_fd, parent_fd = sys.argv[1], int(sys.argv[3]), int(sys.argv[5])
+left = open(path).read().splitlines()
+answer = {"error": left.pop()} if left else {"ready": {"host": "h", "port": 1}}
+failed = "error" in answer
+open(path, "w").write("".join(line + "\\n" for line in left))
+os.write(ready_fd, json.dumps(answer).encode() + b"\\n")
+if failed:
+    sys.exit(2 if "options" in answer["error"] else 1)
+os.read(parent_fd, 1)
+"""
+
+
+def failing_child(failures: Path, *reasons: str, report: Callable[[str], None], on_ready: Callable[[], None]) -> Child:
+    failures.write_text("".join(f"{reason}\n" for reason in reversed(reasons)))
+    child = Child(
+        "broker 2",
+        lambda _known: [sys.executable, "-I", "-S", "-c", FAILS_AT_FIRST, str(failures)],
+        RestartPolicy(attempts_max=None, backoff_ms=1, backoff_max_ms=4, healthy_after_ms=60_000),
+        start_timeout_ms=30_000,
+        stop_timeout_ms=30_000,
+        report=report,
+        on_ready=on_ready,
+    )
+    child.start()
+    return child
+
+
+def test_a_process_that_does_not_start_is_reported_once_for_each_reason_and_tried_until_it_runs(
+    tmp_path: Path,
+) -> None:
+    lines: list[str] = []
+    ready = threading.Event()
+    reasons = ["no disk"] * 3 + ["wrong options"]
+    child = failing_child(tmp_path / "failures", *reasons, report=lines.append, on_ready=ready.set)
+    with pytest.raises(ChildError, match="no disk") as caught:
+        child.wait_ready(lambda: None)
+    assert (caught.value.is_user_error, child.pid) == (False, None)
+    child.keep_starting(caught.value, lambda: None)
+    try:
+        assert ready.wait(60)
+        assert child.addresses == {"host": "h", "port": 1}
+        assert lines == [
+            "broker 2 did not start: no disk; it is tried again every 4 ms or sooner",
+            "broker 2 did not start: wrong options; it is tried again every 4 ms or sooner",
+            "broker 2 is running",
+        ]
+    finally:
+        child.stop()
+    assert child.pid is None
+
+
+def test_wrong_options_of_a_process_are_the_users_error(tmp_path: Path) -> None:
+    lines: list[str] = []
+    child = failing_child(tmp_path / "failures", "wrong options", report=lines.append, on_ready=lambda: None)
+    with pytest.raises(ChildError) as caught:
+        child.wait_ready(lambda: None)
+    child.stop()
+    assert caught.value.is_user_error
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("is_new", "failing", "outcome"),
+    [
+        (False, {2: ChildError("no disk")}, ["broker 2 is tried again"]),
+        (
+            False,
+            {1: ChildError("no disk"), 3: ChildError("no folder")},
+            ["broker 1 is tried again", "broker 3 is tried again"],
+        ),
+        (True, {2: ChildError("no disk")}, ["no disk"]),
+        (False, {2: ChildError("wrong", is_user_error=True)}, ["wrong"]),
+        (False, {1: ChildError("no disk"), 2: ChildError("wrong", is_user_error=True)}, ["wrong"]),
+        (False, {each: ChildError(f"{each}") for each in (1, 2, 3)}, ["1"]),
+    ],
+)
+def test_a_broker_alone_that_fails_is_tried_again_and_a_fault_of_all_ends_the_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_new: bool,
+    failing: Mapping[int, ChildError],
+    outcome: list[str],
+) -> None:
+    tried: list[str] = []
+    failures = {f"broker {node_id}": error for node_id, error in failing.items()}
+
+    def wait_ready(child: Child, _on_give_up: Callable[[], None]) -> None:
+        if (failure := failures.get(child.name)) is not None:
+            raise failure
+
+    def keep_starting(child: Child, failure: ChildError, _on_give_up: Callable[[], None]) -> None:
+        assert failure is failures[child.name]
+        tried.append(f"{child.name} is tried again")
+
+    monkeypatch.setattr(Child, "wait_ready", wait_ready)
+    monkeypatch.setattr(Child, "keep_starting", keep_starting)
+    try:
+        LocalCluster(str(tmp_path), 3)._await_brokers(is_new=is_new)
+    except ChildError as error:
+        assert tried == []
+        tried.append(str(error))
+    assert tried == outcome

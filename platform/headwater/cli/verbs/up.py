@@ -12,7 +12,7 @@ from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import host_option, port_option, settings
 from headwater.local_cluster import BROKERS_MAX, ClusterFolderError, LocalCluster, check_folder
 from headwater.services import LocalNode, NodeStartError
-from headwater.settings import PORT_MAX, Settings
+from headwater.settings import Settings
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -108,30 +108,32 @@ def _node(
     first_port = kafka_port if kafka_port is not None else chosen.kafka_port
     # Who lets the node choose its ports runs several, and they cannot share one.
     metrics = metrics_port if metrics_port is not None else 0 if kafka_port == 0 else chosen.metrics_port
-    if brokers > 1:
-        if fixed := [name for name in OF_ONE_BROKER if name in own]:
-            raise CliError(
-                "up",
-                f"{chosen.broker_config} sets {fixed[0]}, which each of {brokers} brokers has for itself",
-                "leave it out, or start each broker with `headwater broker --config FILE`",
-            )
-        if first_port + brokers - 1 > PORT_MAX:
-            raise CliError("up", f"{brokers} ports from {first_port} on are more than there are", "choose a lower one")
+    if brokers > 1 and (fixed := [name for name in OF_ONE_BROKER if name in own]):
+        raise CliError(
+            "up",
+            f"{chosen.broker_config} sets {fixed[0]}, which each of {brokers} brokers has for itself",
+            "leave it out, or start each broker with `headwater broker --config FILE`",
+        )
     try:
         check_folder(folder, brokers)
     except ClusterFolderError as error:
         raise CliError("", str(error), exit_code=EXIT_FAILED) from None
     if brokers > 1:
-        return LocalCluster(
-            folder,
-            brokers,
-            first_port,
-            http_port if http_port is not None else chosen.http_port,
-            host if host is not None else chosen.host,
-            metrics_port=metrics,
-            settings=chosen,
-            own_properties=own,
-        )
+        from headwater.cluster_ports import ClusterPortError
+
+        try:
+            return LocalCluster(
+                folder,
+                brokers,
+                first_port,
+                http_port if http_port is not None else chosen.http_port,
+                host if host is not None else chosen.host,
+                metrics_port=metrics,
+                settings=chosen,
+                own_properties=own,
+            )
+        except ClusterPortError as error:
+            raise CliError("up", str(error)) from None
     return LocalNode(
         folder,
         first_port,
