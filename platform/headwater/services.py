@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from headwater.process_list import remove_process_list, write_process_list
 from headwater.settings import Settings
@@ -48,6 +48,10 @@ def child_command(verb: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "headwater", verb, *arguments]
 
 
+#: Longest time that a signal to a process with several threads goes unnoticed.
+SIGNAL_CHECK_S: Final = 0.5
+
+
 def report_to_stderr(line: str) -> None:
     """Print a line about a process for the user."""
     sys.stderr.write(f"headwater: {line}\n")
@@ -69,7 +73,9 @@ class LocalProcesses:
 
     def wait(self) -> bool:
         """Block until `end_wait` is called (True) or a process was given up (False)."""
-        self._over.wait()
+        # Python runs signal handlers in this thread, which a signal that the kernel gives to another one does not wake.
+        while not self._over.wait(SIGNAL_CHECK_S):
+            pass
         return not self._gave_up
 
     def end_wait(self) -> None:

@@ -118,6 +118,18 @@ def test_ctrl_c_of_the_whole_terminal_stops_it_cleanly_too(up: Any) -> None:
     assert not any(is_running(pid) for pid in pids)
 
 
+def test_a_signal_to_a_node_that_is_held_stops_it_when_it_goes_on(up: Any) -> None:
+    """The kernel then gives the signal to any thread: one that waits for a process is not the one that handles it."""
+    process, _, http = up()
+    assert clusters(http) == 1
+    time.sleep(1)  # until it waits
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+        process.send_signal(number)
+        time.sleep(0.1)
+    _, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, err) == (0, b"")
+
+
 def test_kill_9_of_the_node_leaves_no_process_behind(up: Any) -> None:
     process, kafka, _ = up()
     pids = children(process.pid)
