@@ -79,9 +79,7 @@ class Broker:
             await self._start()
         except CorruptNodeError as error:
             await self._closing.aclose()
-            raise BrokerStartError(
-                f"{error}; restore the node from a backup of the metadata, or use the release that wrote it"
-            ) from error
+            raise BrokerStartError(f"{error}; {error.remedy}") from error
         except _START_ERRORS as error:
             await self._closing.aclose()
             raise BrokerStartError(str(error)) from error

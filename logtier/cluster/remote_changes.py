@@ -92,7 +92,8 @@ class RemoteChanges:
         """Return a block of producer ids, which overlaps no other block.
 
         Raises:
-            KafkaError: coordinator_load_in_progress, which clients retry, as in Kafka.
+            KafkaError: coordinator_load_in_progress, which clients retry, as in Kafka; unknown_server_error, which they
+                do not, when only an administrator can mend what the controller has logged.
         """
         try:
             block = await self._channel.call(
@@ -103,6 +104,8 @@ class RemoteChanges:
             )
         except ClientError as error:
             raise KafkaError(ErrorCode.coordinator_load_in_progress, f"no block of producer ids: {error}") from error
+        if block.error_code == ErrorCode.unknown_server_error:
+            raise KafkaError(ErrorCode.unknown_server_error, "the controller has no producer ids; its log says why")
         if block.error_code:
             raise KafkaError(
                 ErrorCode.coordinator_load_in_progress, f"the controller answered error {block.error_code}"

@@ -28,7 +28,7 @@ from headwater.logtier.controller.elections import (
 )
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders, plan_giving_way
 from headwater.logtier.controller.live_brokers import LiveBrokers
-from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
+from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, plan_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
 from headwater.logtier.controller.registered_brokers import check_broker_epoch, registered_brokers
 from headwater.logtier.controller.replica_directories import ReplicaDirectory, plan_assign_directories
@@ -55,7 +55,6 @@ from headwater.logtier.metadata.store import (
     Delete,
     MetadataStoreError,
     NodeExistsError,
-    NoNodeError,
     Operation,
     SessionState,
     SetData,
@@ -447,15 +446,9 @@ class Controller:
         return await self._command(allocate)
 
     async def _allocate(self, count: int, broker_id: int) -> range:
-        path = paths.PRODUCER_ID_BLOCK
-        try:
-            node = await self._store.get(path)
-        except NoNodeError:
-            block = range(count)
-            await self._write([Create(path, paths.encode_producer_id_block(broker_id, block))])
-            return block
-        block = next_block(paths.decode_producer_id_block(node.data), count)
-        await self._write([SetData(path, paths.encode_producer_id_block(broker_id, block), node.version)])
+        (node,) = await self._store.get_many([paths.PRODUCER_ID_BLOCK])
+        block, allocation = plan_block(node, count, broker_id)
+        await self._write([allocation])
         return block
 
     def _min_isr(self, topic: TopicImage) -> int:
@@ -488,8 +481,8 @@ class Controller:
 
         try:
             return await self._command(execute)
-        except (KafkaError, paths.CorruptNodeError) as error:
-            return refuse(self._refusal(error))
+        except KafkaError as error:
+            return refuse(error)
 
     async def _command(self, run: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """Run a command in its turn, to its end even if the caller is cancelled."""
@@ -513,7 +506,7 @@ class Controller:
                     raise KafkaError(ErrorCode.not_controller, "This broker is not the controller.")
                 self._depositions_before = self._depositions
                 return await run()
-        except (OSError, MetadataStoreError) as error:
+        except (OSError, MetadataStoreError, paths.CorruptNodeError) as error:
             raise self._refusal(error) from error
         finally:
             self._waiting -= 1
@@ -522,6 +515,10 @@ class Controller:
         """Return what a client is told of an error of a command."""
         if isinstance(error, KafkaError):
             return error
+        if isinstance(error, paths.CorruptNodeError):
+            # No code that clients retry: the node stays as it is until an administrator mends it.
+            log.error("a change of metadata failed: %s; %s", error, error.remedy)
+            return KafkaError(ErrorCode.unknown_server_error, "The metadata is damaged: see the controller's log.")
         if isinstance(error, OSError):
             # The change is durable, but a log could not be created or changed; the next start applies it.
             log.error("a change of metadata could not be applied on disk: %s", error)
@@ -542,7 +539,7 @@ class Controller:
         for end, operations in plan.parts(PART_BYTES_MAX):
             try:
                 await self._write(operations)
-            except (KafkaError, OSError, MetadataStoreError) as error:
+            except (KafkaError, OSError, MetadataStoreError, paths.CorruptNodeError) as error:
                 if not done:
                     raise
                 refusal = self._refusal(error)

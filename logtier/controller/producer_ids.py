@@ -5,6 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from headwater.logtier.config.definition import LONG_MAX
+from headwater.logtier.metadata.paths import PRODUCER_ID_BLOCK, decode_producer_id_block, encode_producer_id_block
+from headwater.logtier.metadata.store import Create, Operation, SetData, StoredNode
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 """Ids reserved by one write to the metadata store; a crashed broker wastes at most this number."""
@@ -35,11 +38,31 @@ class ProducerIds:
 
 
 def next_block(last: range, count: int) -> range:
-    """Return the block of ids after the last one.
+    """Return the block of ids after the last one; KafkaError (unknown_server_error) if there are no more, as in Kafka.
 
     >>> next_block(range(0, 1000), 1000)
     range(1000, 2000)
     """
     if last.stop > LONG_MAX - count:
-        raise OverflowError("all producer ids are used up")
+        raise KafkaError(
+            ErrorCode.unknown_server_error,
+            f"all producer ids are used up: {last.stop} is the next in {PRODUCER_ID_BLOCK}",
+        )
     return range(last.stop, last.stop + count)
+
+
+def plan_block(node: StoredNode | None, count: int, broker_id: int) -> tuple[range, Operation]:
+    """Return the next block of ids, for a broker, and the operation that allocates it.
+
+    Args:
+        node: The node of the last block, None before the first.
+
+    Raises:
+        CorruptNodeError: The node cannot be read.
+        KafkaError: unknown_server_error: all ids are used up.
+    """
+    if node is None:
+        first = range(count)
+        return first, Create(PRODUCER_ID_BLOCK, encode_producer_id_block(broker_id, first))
+    block = next_block(decode_producer_id_block(node.data), count)
+    return block, SetData(PRODUCER_ID_BLOCK, encode_producer_id_block(broker_id, block), node.version)

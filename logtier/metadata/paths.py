@@ -23,6 +23,7 @@ from uuid import UUID
 import orjson
 
 from headwater.logtier.config import ConfigError, Endpoint
+from headwater.logtier.config.definition import LONG_MAX
 from headwater.logtier.config.listeners import parse_listener
 
 CLUSTER: Final = "/cluster"
@@ -66,10 +67,19 @@ CLUSTER_DEFAULT: Final = "<default>"
 
 
 class CorruptNodeError(Exception):
-    """The data of a node is invalid for its path: written by another program or a later version."""
+    """The data of a node is invalid for its path: written by another program or a later version.
 
-    def __init__(self, path: str, data: bytes) -> None:
+    `remedy` is what an administrator can do.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        data: bytes,
+        remedy: str = "restore the node from a backup of the metadata, or use the release that wrote it",
+    ) -> None:
         super().__init__(f"the metadata node {path} has data that this version cannot read: {data[:200]!r}")
+        self.remedy = remedy
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -281,7 +291,7 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 def decode_config(path: str, data: bytes) -> dict[str, str]:
     """Return the overrides of a config node."""
     config = _fields(path, data).get("config")
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not all(isinstance(value, str) for value in config.values()):
         raise CorruptNodeError(path, data)
     return config
 
@@ -315,9 +325,24 @@ def encode_producer_id_block(broker_id: int, block: range) -> bytes:
 
 
 def decode_producer_id_block(data: bytes) -> range:
-    """Return the last allocated block of producer ids."""
-    fields = _fields(PRODUCER_ID_BLOCK, data)
-    return range(int(fields["block_start"]), int(fields["block_end"]) + 1)
+    """Return the last allocated block of producer ids; CorruptNodeError.
+
+    >>> decode_producer_id_block(encode_producer_id_block(1, range(1000)))
+    range(0, 1000)
+    """
+    try:
+        fields = _fields(PRODUCER_ID_BLOCK, data)
+        first, last = int(fields["block_start"]), int(fields["block_end"])
+        if not 0 <= first <= last <= LONG_MAX:
+            raise ValueError(first, last)
+    except (CorruptNodeError, KeyError, OverflowError, TypeError, ValueError):
+        # An old block would give ids out twice, and so would a new beginning.
+        remedy = (
+            "write a block above every producer id in use to it, such as "
+            '{"version":1,"broker":1,"block_start":"1000000000","block_end":"1000000999"}; do not delete it'
+        )
+        raise CorruptNodeError(PRODUCER_ID_BLOCK, data, remedy) from None
+    return range(first, last + 1)
 
 
 def _fields(path: str, data: bytes) -> dict[str, Any]:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import to_thread
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from headwater.logtier.broker_stages import BrokerParts
 from headwater.logtier.cluster import controlled_shutdown
+from headwater.logtier.controller.commands import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigOperationType,
+    ConfigResourceType,
+    NewTopic,
+)
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.shared_store import CHANGES
 from headwater.logtier.metadata.store import Create, Delete, SetData
+from headwater.logtier.metadata.topic_nodes import chunk_path
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from tests.interaction.cluster.test_closest_replica import consume, produce
 from tests.interaction.cluster.test_members import Cluster, refusal, run, until
+
+RECORDS = 20
 
 
 def lines(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
@@ -92,3 +107,97 @@ def test_a_list_of_changes_that_was_set_back_stops_the_brokers_with_one_line(
         assert not [record for record in caplog.records if record.exc_info]
 
     asyncio.run(main())
+
+
+def test_a_damaged_block_of_producer_ids_is_named_in_one_line_and_ends_the_attempts_of_clients(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        path = paths.PRODUCER_ID_BLOCK
+        producer_ids = {each: parts_of(cluster, each).services.changes.producer_ids for each in cluster.brokers}
+        first = await producer_ids[1].next()
+        sound = cluster.model.read(path).data
+        cluster.model.write([SetData(path, b'{"version":1,"broker":1}')], 0)
+        for broker_id in (2, 3):
+            with pytest.raises(KafkaError) as caught:
+                await producer_ids[broker_id].next()
+            assert caught.value.code is ErrorCode.unknown_server_error
+        assert [line.count("do not delete it") for line in lines(caplog, path)] == [1, 1]
+        assert not [record for record in caplog.records if record.exc_info]
+        assert await producer_ids[1].next() == first + 1, "what the broker has is used up"
+        cluster.model.write([SetData(path, sound)], 0)
+        assert await producer_ids[2].next() == 1000
+
+    run(tmp_path, scenario)
+
+
+def parts_of(cluster: Cluster, broker_id: int) -> BrokerParts:
+    parts = cluster.brokers[broker_id].parts
+    assert parts is not None
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        (paths.topic_path("flights"), b"{damaged"),
+        (paths.topic_path("flights"), b'{"version":4,"partitions":2}'),
+        (chunk_path("flights", 0), b'{"version":1,"partitions":[]}'),
+        (paths.known_broker_path(3), b""),
+        (paths.topic_config_path("flights"), b'{"version":1,"config":{"retention.ms":7}}'),
+        (paths.broker_config_path(paths.CLUSTER_DEFAULT), b'{"version":1}'),
+    ],
+)
+def test_running_brokers_serve_what_they_had_and_one_that_starts_names_the_damaged_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, data: bytes
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller_id = await cluster.settled()
+        await create_flights(cluster)
+        sound = cluster.model.read(path).data
+        cluster.model.write([SetData(path, data)], 0)
+
+        async def refused_with_one_line(broker_id: int) -> None:
+            before = names(tmp_path)
+            line = await refusal(cluster.start(broker_id))
+            assert f"the metadata node {path} has data that this version cannot read: {data!r}; restore" in line
+            assert names(tmp_path) == before
+
+        await refused_with_one_line(4)
+        for broker in list(cluster.brokers.values()):
+            await to_thread(produce, broker.bootstrap_address, RECORDS)
+        # The controller goes: the others elect another one, and leaders.
+        await cluster.stop(controller_id)
+        await cluster.settled()
+        address = next(iter(cluster.brokers.values())).bootstrap_address
+        await to_thread(produce, address, RECORDS)
+        if cluster.model.read(path).data == data:
+            await refused_with_one_line(controller_id)
+            cluster.model.write([SetData(path, sound)], 0)
+        await cluster.start(controller_id)
+        await cluster.settled()
+        reader = Consumer({"bootstrap.servers": address, "group.id": "readers"})
+        reader.assign([TopicPartition("flights", 0, 0)])
+        assert await to_thread(consume, reader, 4 * RECORDS) == 4 * RECORDS
+        await to_thread(reader.close)
+        assert not [record for record in caplog.records if record.exc_info]
+        assert not [each for each in names(tmp_path) if "-stray" in each or "-delete" in each]
+
+    run(tmp_path, scenario)
+
+
+async def create_flights(cluster: Cluster) -> None:
+    """Create a topic with configs of its own, and a config of all brokers."""
+    controller = cluster.controller()
+    (created,) = await controller.create_topics(
+        [NewTopic("flights", -1, -1, {0: [1, 2, 3]}, {"retention.ms": "5000000"})]
+    )
+    assert created.error is None
+    rate = ConfigOperation("log.cleaner.backoff.ms", ConfigOperationType.SET, "16000")
+    (altered,) = await controller.alter_configs([ConfigChange(ConfigResourceType.BROKER, "", [rate])])
+    assert altered.error is None
+    await until(lambda: all(cluster.image(each).broker_configs for each in cluster.brokers))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if "broker-4" not in str(each))

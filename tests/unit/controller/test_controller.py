@@ -312,24 +312,81 @@ def test_a_broker_may_register_again_at_another_address(tmp_path: Path) -> None:
     run(tmp_path, step)
 
 
+DAMAGED_BLOCKS = [
+    b"",
+    b"{",
+    b"[]",
+    b"{}",
+    b'{"version":1,"broker":1,"block_end":"999"}',
+    b'{"version":1,"broker":1,"block_start":"0","block_end":"many"}',
+    b'{"version":1,"broker":1,"block_start":"0","block_end":null}',
+    b'{"version":1,"broker":1,"block_start":"1000","block_end":"0"}',
+    b'{"version":1,"broker":1,"block_start":"0","block_end":"9223372036854775808"}',
+    b'{"version":1,"broker":1,"block_start":"0","block_end":1e999}',
+]
+
+
+@pytest.mark.parametrize("data", DAMAGED_BLOCKS)
+def test_a_damaged_block_of_producer_ids_is_an_error_that_clients_do_not_retry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await controller.allocate_producer_ids()
+        sound = (await store.get(paths.PRODUCER_ID_BLOCK)).data
+        await store.set(paths.PRODUCER_ID_BLOCK, data)
+        with pytest.raises(KafkaError) as caught:
+            await controller.producer_ids.next()
+        assert caught.value.code is ErrorCode.unknown_server_error
+        [record] = [each for each in caplog.records if paths.PRODUCER_ID_BLOCK in each.getMessage()]
+        assert record.exc_info is None
+        assert "write a block above every producer id in use to it" in record.getMessage()
+        assert (await store.get(paths.PRODUCER_ID_BLOCK)).data == data
+        await store.set(paths.PRODUCER_ID_BLOCK, sound)
+        assert await controller.producer_ids.next() == 1000
+
+    run(tmp_path, step)
+
+
+def test_the_block_that_a_damaged_node_asks_for_can_be_read(tmp_path: Path) -> None:
+    with pytest.raises(paths.CorruptNodeError) as caught:
+        paths.decode_producer_id_block(b"")
+    example = caught.value.remedy[caught.value.remedy.index("{") : caught.value.remedy.index("}") + 1]
+    assert len(paths.decode_producer_id_block(example.encode())) == 1000
+
+
+def test_producer_ids_that_are_used_up_are_an_error(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await store.create(paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(1, range(2**63 - 1000, 2**63)))
+        with pytest.raises(KafkaError, match="all producer ids are used up") as caught:
+            await controller.producer_ids.next()
+        assert caught.value.code is ErrorCode.unknown_server_error
+
+    run(tmp_path, step)
+
+
 @pytest.mark.parametrize(
-    "failure",
+    ("failure", "code"),
     [
-        StoreUnavailableError("/", "no space left"),
-        NoNodeError("/brokers", "emptied by somebody"),
-        paths.CorruptNodeError("/changes", b"damage"),
+        (StoreUnavailableError("/", "no space left"), ErrorCode.kafka_storage_error),
+        (NoNodeError("/brokers", "emptied by somebody"), ErrorCode.kafka_storage_error),
+        (paths.CorruptNodeError("/changes", b"damage"), ErrorCode.unknown_server_error),
     ],
 )
-def test_a_store_that_fails_becomes_the_error_of_each_topic(tmp_path: Path, failure: Exception) -> None:
+def test_a_store_that_fails_becomes_the_error_of_each_topic(
+    tmp_path: Path, failure: Exception, code: ErrorCode
+) -> None:
     async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
         async def fail(operations: object) -> int:
             raise failure
 
         store.append = fail  # type: ignore[method-assign]
         results = await controller.create_topics([NewTopic("t"), NewTopic("u")])
+        with pytest.raises(KafkaError) as caught:
+            await controller.allocate_producer_ids()
+        assert caught.value.code is code
         assert [(result.name, result.error and result.error.code) for result in results] == [
-            ("t", ErrorCode.kafka_storage_error),
-            ("u", ErrorCode.kafka_storage_error),
+            ("t", code),
+            ("u", code),
         ]
         del store.append
         assert (await controller.create_topics([NewTopic("t")]))[0].error is None
