@@ -23,7 +23,7 @@ METADATA_PARTITION: Final = 0
 
 _MESSAGES: Final = {
     ErrorCode.unknown_topic_or_partition: "This server does not host this topic-partition.",
-    ErrorCode.not_leader_or_follower: "This broker is not the controller.",
+    ErrorCode.not_leader_or_follower: "This broker is not the controller, or not registered yet.",
 }
 
 
@@ -37,7 +37,9 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         return _answer([_refused(topic, ErrorCode.unknown_topic_or_partition) for topic in request.topics])
     services = context.services
     image = services.metadata.image
-    if image.controller_id != services.metadata.config.node_id:
+    own = image.brokers.get(image.controller_id)
+    # A broker may be elected before its registration is known, at its start and in a new session.
+    if own is None or own.id != services.metadata.config.node_id:
         return _answer([_refused(topic, ErrorCode.not_leader_or_follower) for topic in request.topics])
     now_ms = services.clock.now_ms()
     end_offset = services.controller.metadata_end_offset
@@ -63,7 +65,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         "node_id": image.controller_id,
         "listeners": [
             {"name": endpoint.name, "host": endpoint.host, "port": endpoint.port}
-            for endpoint in image.brokers[image.controller_id].endpoints
+            for endpoint in own.endpoints
         ],
     }
     return _answer([{"topic_name": METADATA_TOPIC, "partitions": [partition]}], [node])

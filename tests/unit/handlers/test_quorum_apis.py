@@ -6,6 +6,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -186,6 +187,20 @@ def test_a_broker_that_is_not_the_controller_does_not_lead(tmp_path: Path) -> No
         [partition] = world.describe().topics[0].partitions
         assert partition.error_code == ErrorCode.not_leader_or_follower
         assert partition.leader_id == -1
+
+    run(tmp_path, scenario)
+
+
+def test_a_controller_that_is_not_registered_yet_is_asked_again(tmp_path: Path) -> None:
+    """Clients retry NOT_LEADER_OR_FOLLOWER; the nodes of the answer would lack the leader."""
+
+    async def scenario(world: World) -> None:
+        image = replace(world.services.metadata.image, brokers={})
+        world.services.metadata = some(image=image, config=world.services.metadata.config)
+        response = world.describe()
+        [partition] = response.topics[0].partitions
+        assert (partition.error_code, partition.leader_id) == (ErrorCode.not_leader_or_follower, -1)
+        assert not response.nodes
 
     run(tmp_path, scenario)
 
