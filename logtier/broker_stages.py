@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headwater.logtier.config import BrokerConfig, ConfigError
-from headwater.logtier.controller.bootstrap import bootstrap
+from headwater.logtier.controller.bootstrap import bootstrap, bootstrap_cluster
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.metadata_changes import MetadataChanges
 from headwater.logtier.group.coordinator import GroupCoordinator
@@ -21,6 +21,7 @@ from headwater.logtier.handlers.records import produce
 from headwater.logtier.handlers.registry import BETWEEN_BROKERS, HANDLERS, advertised_versions
 from headwater.logtier.log.cleaning.cleaner import LogCleaner
 from headwater.logtier.log.durability import Post
+from headwater.logtier.log.folders.log_directory import stored_cluster_ids
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.machine import Machine
 from headwater.logtier.metadata.acl_follower import configured_authorizer
@@ -132,7 +133,11 @@ async def _open_metadata(
     metadata = MetadataCache(config)
     follower = MetadataFollower(store, metadata, on_failure)
     controller = Controller(config, machine.clock, machine.prng, store, follower)
-    await bootstrap(store, machine.prng, machine.random_bytes)
+    if config.zookeeper_connect is None:
+        await bootstrap(store, machine.prng, machine.random_bytes)
+    else:
+        folders = stored_cluster_ids(machine.disk, config.log_dirs)
+        await bootstrap_cluster(store, machine.prng, machine.random_bytes, folders)
     await follower.start()
     closing.push_async_callback(follower.stop)
     if config.zookeeper_connect is None:

@@ -119,6 +119,11 @@ class Controller:
         return self._epoch
 
     @property
+    def cluster_id(self) -> str:
+        """The id of the cluster whose metadata this broker follows."""
+        return self._cache.image.cluster_id
+
+    @property
     def metadata_end_offset(self) -> int:
         """The offset of the next change of metadata: the number of durable changes since the cluster began."""
         return self._store.end_offset

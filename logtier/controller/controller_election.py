@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.logtier.controller.controller import Controller
+from headwater.logtier.controller.failure_log import FailureLog
 from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.cluster_identity import ClusterGoneError, OtherClusterError, check_cluster
 from headwater.logtier.metadata.store import MetadataStore, MetadataStoreError, NoNodeError, SessionState
 from headwater.logtier.protocol.errors import KafkaError
 
@@ -17,7 +19,7 @@ RETRY_S: Final = 0.5
 """Delay after a failure of the store before the broker looks again whether there is a controller."""
 
 DAMAGED_RETRY_S: Final = 5.0
-"""Delay after a damaged node: only an administrator mends it, and each attempt is a line of the log."""
+"""Delay after a damaged node, which only an administrator mends."""
 
 
 class ControllerElection:
@@ -30,6 +32,7 @@ class ControllerElection:
     def __init__(self, store: MetadataStore, controller: Controller) -> None:
         self._store = store
         self._controller = controller
+        self._failures = FailureLog(log)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._cancels: list[Callable[[], None]] = []
@@ -76,14 +79,23 @@ class ControllerElection:
             if self._store.state is not SessionState.CONNECTED:
                 continue
             try:
+                await check_cluster(self._store, self._controller.cluster_id)
                 if self._controller.is_active or await self._stand():
                     await self._controller.update_brokers()
+                self._failures.succeeded()
+            except (ClusterGoneError, OtherClusterError) as error:
+                # The registration reports it, or ends the broker.
+                log.debug("this broker is not controller: %s", error)
+                self._controller.depose()
+                await self._rest(RETRY_S)
             except (KafkaError, MetadataStoreError) as error:
                 # A lost session or another controller has deposed this one already; the rest is worth another attempt.
-                log.info("this broker cannot act as controller at present: %s", error)
+                self._failures.failed(logging.INFO, f"this broker cannot act as controller at present: {error}")
                 await self._rest(RETRY_S)
             except paths.CorruptNodeError as error:
-                log.error("this broker cannot act as controller until the node is mended: %s", error)
+                self._failures.failed(
+                    logging.ERROR, f"this broker cannot act as controller until the node is mended: {error}"
+                )
                 await self._rest(DAMAGED_RETRY_S)
             except Exception:
                 # A controller that elects no leaders would be worse than one that tries again.

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from headwater.logtier.config import ConfigError, Endpoint
+from headwater.logtier.controller.failure_log import FailureLog
 from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.cluster_identity import ClusterGoneError, OtherClusterError, check_cluster
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.paths import NO_PROCESS, BrokerProcess, CorruptNodeError
 from headwater.logtier.metadata.store import (
@@ -67,7 +69,8 @@ class BrokerRegistrar:
         Args:
             session_timeout_s: A registration of an earlier process with this id is gone after this time.
             process: This process; its previous epoch is that of the clean stop before.
-            on_failure: Called with the reason when another broker has taken over the id: this one must stop.
+            on_failure: Called with the reason when another broker has taken over the id, or the store is that of
+                another cluster: this broker must stop.
         """
         self._store = store
         self._follower = follower
@@ -80,6 +83,7 @@ class BrokerRegistrar:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._cancels: list[Callable[[], None]] = []
+        self._failures = FailureLog(log)
         # The session of the last registration.
         self._session_id = 0
         #: The broker epoch of the last registration; -1 before the first.
@@ -95,6 +99,7 @@ class BrokerRegistrar:
         self._cancels = [
             self._store.on_session(lambda _: self._changed.set()),
             self._store.watch(self._path, lambda _: self._changed.set()),
+            self._store.watch(paths.CLUSTER_ID, lambda _: self._changed.set()),
         ]
         await self._register()
         self._task = asyncio.create_task(self._run())
@@ -149,6 +154,7 @@ class BrokerRegistrar:
                 await store.start()
             elif store.state is SessionState.SUSPENDED:
                 return True
+            await check_cluster(store, self._follower.image.cluster_id)
             node = await self._registered()
             if node is not None and node.ephemeral_owner == store.session_id:
                 return True
@@ -156,21 +162,29 @@ class BrokerRegistrar:
                 self._replaced()
                 return True
             await self._register()
-        except (MetadataStoreError, BrokerIdInUseError, ConfigError) as error:
-            log.info("broker %d cannot register at present: %s", self._broker_id, error)
+        except OtherClusterError as error:
+            self._must_stop(str(error))
+        except ClusterGoneError as error:
+            self._failures.failed(logging.ERROR, f"broker {self._broker_id} is not registered: {error}")
+            return False
+        except (MetadataStoreError, BrokerIdInUseError, ConfigError, CorruptNodeError) as error:
+            self._failures.failed(logging.INFO, f"broker {self._broker_id} cannot register at present: {error}")
             return False
         except Exception:
             # A broker that never registers again would be worse than one that tries again.
             log.exception("broker %d failed to register", self._broker_id)
             return False
+        self._failures.succeeded()
         return True
 
     def _replaced(self) -> None:
         """Another process has a copy of a log folder: each would replace the registration of the other for ever."""
-        reason = (
+        self._must_stop(
             f"another broker has replaced the registration of broker {self._broker_id}: it has a copy of a log folder; "
             "give it folders and a node.id of its own"
         )
+
+    def _must_stop(self, reason: str) -> None:
         log.error("%s", reason)
         if self._on_failure is not None:
             self._on_failure(reason)

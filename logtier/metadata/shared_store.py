@@ -210,6 +210,8 @@ class SharedMetadataStore:
     async def _check_not_moved_back(self, number: int) -> None:
         """Check that the list does not end before a number, which a server of the store may say that is behind."""
         await self._store.sync()
+        if not await self._store.exists(CHANGES):
+            raise NoNodeError(CHANGES, "the list of changes is gone, which must be restored with all other nodes")
         end = await self._readable_end()
         if end is not None and end < number:
             raise ListMovedBackError(
@@ -241,10 +243,8 @@ class SharedMetadataStore:
         return self._store.session_id
 
     async def start(self) -> None:
-        """Begin a session; the first one of a cluster begins the list."""
+        """Begin a session. The list begins with the cluster: a store whose nodes are gone stays empty."""
         await self._store.start()
-        with contextlib.suppress(NodeExistsError):
-            await self._store.create(CHANGES, b"0")
 
     async def close(self) -> None:
         """End the session."""

@@ -9,7 +9,7 @@ from contextvars import Context
 from typing import Any
 
 from headwater.logtier.config import BrokerConfig
-from headwater.logtier.controller.bootstrap import bootstrap
+from headwater.logtier.controller.bootstrap import bootstrap_cluster
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.controller_election import ControllerElection
 from headwater.logtier.controller.registration import BrokerAddresses, BrokerRegistrar
@@ -58,7 +58,7 @@ class MetadataNode:
 
     async def _start(self) -> None:
         await self.store.start()
-        await bootstrap(self.store, self._chance, self._chance.randbytes)
+        await bootstrap_cluster(self.store, self._chance, self._chance.randbytes, {})
         await self.follower.start()
         await self.election.start()
         await self.registrar.start()

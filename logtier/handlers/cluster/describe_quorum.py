@@ -64,8 +64,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     node = {
         "node_id": image.controller_id,
         "listeners": [
-            {"name": endpoint.name, "host": endpoint.host, "port": endpoint.port}
-            for endpoint in own.endpoints
+            {"name": endpoint.name, "host": endpoint.host, "port": endpoint.port} for endpoint in own.endpoints
         ],
     }
     return _answer([{"topic_name": METADATA_TOPIC, "partitions": [partition]}], [node])

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import orjson
@@ -134,7 +134,7 @@ class LogDirectory:
     def _open_meta(self, node_id: int, cluster_id: str | None, prng: random.Random) -> None:
         path = f"{self.path}/{META_PROPERTIES}"
         try:
-            meta = _parse_properties(self._disk.read(path))
+            meta = _read_meta(self._disk, self.path)
         except FileNotFoundError:
             self.cluster_id = cluster_id or to_text(random_uuid(prng))
             self.directory_id = to_text(random_uuid(prng))
@@ -146,17 +146,6 @@ class LogDirectory:
             ]
             self._disk.write_atomic(path, ("\n".join(lines) + "\n").encode())
             return
-        for name in ("version", "cluster.id", "node.id", "directory.id"):
-            if not meta.get(name):
-                raise LogDirError(
-                    f"log folder {self.path}: {META_PROPERTIES} is damaged: {name} is missing; restore the file from a "
-                    "backup"
-                )
-        if meta["version"] != _META_VERSION:
-            raise LogDirError(
-                f"log folder {self.path}: {META_PROPERTIES} has version {meta['version']}, supported is "
-                f"{_META_VERSION}; use the release that wrote it"
-            )
         if meta["node.id"] != str(node_id):
             raise LogDirError(
                 f"log folder {self.path}: it belongs to node {meta['node.id']}, but node.id is {node_id}; set node.id "
@@ -169,6 +158,41 @@ class LogDirectory:
             )
         self.cluster_id = meta["cluster.id"]
         self.directory_id = meta["directory.id"]
+
+
+def stored_cluster_ids(disk: Disk, folders: Iterable[str]) -> dict[str, str]:
+    """Return the cluster id of each log folder that has been used, before any of them is locked.
+
+    A folder that cannot be read counts as new: its broker may do without it.
+
+    Raises:
+        LogDirError: A `meta.properties` is damaged.
+    """
+    found = {}
+    for folder in folders:
+        try:
+            found[folder] = _read_meta(disk, folder)["cluster.id"]
+        except LogDirError:
+            raise
+        except OSError:
+            continue
+    return found
+
+
+def _read_meta(disk: Disk, folder: str) -> dict[str, str]:
+    """Return the properties of a log folder; FileNotFoundError, LogDirError."""
+    meta = _parse_properties(disk.read(f"{folder}/{META_PROPERTIES}"))
+    for name in ("version", "cluster.id", "node.id", "directory.id"):
+        if not meta.get(name):
+            raise LogDirError(
+                f"log folder {folder}: {META_PROPERTIES} is damaged: {name} is missing; restore the file from a backup"
+            )
+    if meta["version"] != _META_VERSION:
+        raise LogDirError(
+            f"log folder {folder}: {META_PROPERTIES} has version {meta['version']}, supported is {_META_VERSION}; use "
+            "the release that wrote it"
+        )
+    return meta
 
 
 def _broker_epoch(marker: bytes) -> int:

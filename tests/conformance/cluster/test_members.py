@@ -127,7 +127,8 @@ def test_each_mistake_is_one_line(make_cluster: MakeCluster) -> None:
     in_use = other.begin(1, zookeeper_connect=cluster.connect)
     elsewhere = str(cluster.folder / "data-2")
     assert "node 2, but node.id is 3" in refusal(other.begin(3, zookeeper_connect=cluster.connect, log_dirs=elsewhere))
-    assert "it belongs to cluster " in refusal(other.begin(2, log_dirs=elsewhere))
+    line = refusal(other.begin(2, log_dirs=elsewhere))
+    assert f"ZooKeeper has no cluster, and log folder {elsewhere} belongs to cluster " in line
     # ZooKeeper refuses the login, or is not there.
     login = 'a.DigestLoginModule required username="headwater" password="wrong";'
     assert "ZooKeeper refuses the login of headwater" in refusal(other.begin(4, zookeeper_sasl_jaas_config=login))

@@ -337,9 +337,12 @@ def test_what_does_not_fit_the_cluster_is_refused_with_one_line(tmp_path: Path) 
         assert cluster.image(1).brokers[4].epoch == stranger_epoch
         # The folder of another broker.
         assert "it belongs to node 4, but node.id is 5" in await refusal(cluster.start(5, "broker-4"))
-        # A folder of another cluster.
+        # A folder of another cluster, before and after that one has begun.
         other = Cluster(tmp_path)
+        assert "ZooKeeper has no cluster, and log folder" in await refusal(other.start(4))
+        await other.start(5, "elsewhere")
         assert "it belongs to cluster" in await refusal(other.start(4))
+        await other.stop(5)
         # The folder of a cluster without ZooKeeper, and that of a single node in a cluster: nothing is created in them.
         line = await refusal(single_node(tmp_path / "broker-4", 4))
         assert "it has no metadata (__cluster_metadata): if its broker belongs to a cluster, set zookeeper" in line
