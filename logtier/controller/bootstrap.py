@@ -43,7 +43,8 @@ async def bootstrap_cluster(
 
     Raises:
         ClusterGoneError: The folders belong to a cluster, and the store has none. Nothing was written.
-        CorruptNodeError: The cluster id cannot be read.
+        CorruptNodeError: The cluster id, or the controller epoch, without which this broker is never elected, cannot be
+            read.
         MetadataStoreError: The store is not available.
     """
     if folders and await stored_cluster_id(store) is None:
@@ -55,6 +56,7 @@ async def bootstrap_cluster(
             "folders",
         )
     await _create_first_nodes(store, _first_nodes(prng, random_bytes) | {CHANGES: b"0"})
+    paths.decode_controller_epoch((await store.get(paths.CONTROLLER_EPOCH)).data)
 
 
 def _first_nodes(prng: random.Random, random_bytes: RandomBytes) -> dict[str, bytes]:

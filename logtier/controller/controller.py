@@ -30,7 +30,8 @@ from headwater.logtier.controller.leader_elections import LeaderElectionResult, 
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, plan_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
-from headwater.logtier.controller.registered_brokers import check_broker_epoch, registered_brokers
+from headwater.logtier.controller.refusals import CommandError, Refusals
+from headwater.logtier.controller.registered_brokers import check_broker_epoch, plan_unregistration, registered_brokers
 from headwater.logtier.controller.replica_directories import ReplicaDirectory, plan_assign_directories
 from headwater.logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
 from headwater.logtier.controller.state import (
@@ -100,6 +101,7 @@ class Controller:
         self._store = store
         self._follower = follower
         self._cache = follower.cache
+        self._refusals = Refusals()
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._commands: set[asyncio.Task[Any]] = set()
@@ -228,6 +230,20 @@ class Controller:
                 log.error("broker %d begins with partitions without a log: %s", broker_id, error)
 
         await self._command(register)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that is away and will not return. Its replicas stay assigned.
+
+        Raises:
+            KafkaError: broker_id_not_registered; invalid_request, if the broker runs; not_controller.
+        """
+
+        async def unregister() -> None:
+            is_registered = await self._store.exists(paths.broker_path(broker_id))
+            await self._write(plan_unregistration(self._cache.image, broker_id, is_registered=is_registered))
+            log.info("broker %d is unregistered", broker_id)
+
+        await self._command(unregister)
 
     async def update_brokers(self) -> None:
         """Bring the known brokers and the leaders of partitions in line with the registrations and the configs."""
@@ -510,29 +526,17 @@ class Controller:
                 if not self._elected:
                     raise KafkaError(ErrorCode.not_controller, "This broker is not the controller.")
                 self._depositions_before = self._depositions
-                return await run()
+                result = await run()
+                self._refusals.succeeded()
+                return result
         except (OSError, MetadataStoreError, paths.CorruptNodeError) as error:
             raise self._refusal(error) from error
         finally:
             self._waiting -= 1
 
-    def _refusal(self, error: KafkaError | OSError | MetadataStoreError | paths.CorruptNodeError) -> KafkaError:
-        """Return what a client is told of an error of a command."""
-        if isinstance(error, KafkaError):
-            return error
-        if isinstance(error, paths.CorruptNodeError):
-            # No code that clients retry: the node stays as it is until an administrator mends it.
-            log.error("a change of metadata failed: %s; %s", error, error.remedy)
-            return KafkaError(ErrorCode.unknown_server_error, "The metadata is damaged: see the controller's log.")
-        if isinstance(error, OSError):
-            # The change is durable, but a log could not be created or changed; the next start applies it.
-            log.error("a change of metadata could not be applied on disk: %s", error)
-            return KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error))
-        if self._store.state is not SessionState.CONNECTED or self._depositions != self._depositions_before:
-            # Whether the change took effect is in the list that the next controller reads.
-            return KafkaError(ErrorCode.not_controller, f"This broker is no longer the controller: {error}")
-        log.error("a change of metadata failed: %s", error)
-        return KafkaError(ErrorCode.kafka_storage_error, str(error))
+    def _refusal(self, error: CommandError) -> KafkaError:
+        is_deposed = self._store.state is not SessionState.CONNECTED or self._depositions != self._depositions_before
+        return self._refusals.refusal(error, is_deposed=is_deposed)
 
     async def _write_results(self, plan: Plan[Result]) -> list[Result]:
         """Execute a plan, results that do not fit into one change in several; return what has become of each.
@@ -575,12 +579,4 @@ class Controller:
         await self._follower.reached(number)
 
 
-__all__ = [
-    "ConfigChange",
-    "ConfigResult",
-    "Controller",
-    "DeleteResult",
-    "NewPartitions",
-    "NewTopic",
-    "TopicResult",
-]
+__all__ = ["ConfigChange", "ConfigResult", "Controller", "DeleteResult", "NewPartitions", "NewTopic", "TopicResult"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
-from headwater.logtier.metadata.store import MetadataStore
+from headwater.logtier.metadata.store import Delete, MetadataStore, Operation
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,29 @@ async def registered_brokers(
             if before is not None and before.epoch == node.czxid:
                 found[broker_id] = before
     return found
+
+
+def plan_unregistration(image: MetadataImage, broker_id: int, *, is_registered: bool) -> list[Operation]:
+    """Return the operations that forget a broker (KIP-631).
+
+    Its replicas stay where they are assigned, and are offline. If it returns, it counts as one that has lost records,
+    for nothing is known of its last epoch.
+
+    Args:
+        is_registered: Whether the store has a registration of it now, which this controller may not have noted yet.
+
+    Raises:
+        KafkaError: broker_id_not_registered; invalid_request, if it runs.
+    """
+    known = image.registrations.get(broker_id)
+    if is_registered or (known is not None and known.is_alive):
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"Broker {broker_id} is running: stop it, and unregister it when its session has ended.",
+        )
+    if known is None:
+        raise KafkaError(ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered")
+    return [Delete(paths.known_broker_path(broker_id))]
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 64
@@ -12,15 +12,11 @@ VERSIONS = (0, 0)
 IS_FORWARDED = True
 
 
-def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Reject the request: brokers are registered only while they run, so that only running ones exist."""
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Remove what the controller knows of a broker that is away; one that runs is refused."""
     context.require_cluster(AclOperation.alter)
-    if request.broker_id not in context.services.metadata.image.brokers:
-        return {
-            "error_code": ErrorCode.broker_id_not_registered,
-            "error_message": f"Broker ID {request.broker_id} is not currently registered",
-        }
-    return {
-        "error_code": ErrorCode.invalid_request,
-        "error_message": f"Broker {request.broker_id} is running; its registration ends when it is stopped.",
-    }
+    try:
+        await context.services.controller.unregister_broker(request.broker_id)
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message}
+    return {"error_code": ErrorCode.none, "error_message": None}

@@ -9,7 +9,6 @@ import pytest
 
 from headwater.logtier.handlers.cluster import (
     api_versions,
-    unregister_broker,
     update_features,
 )
 from headwater.logtier.handlers.configs import list_config_resources
@@ -113,12 +112,6 @@ def test_no_reassignment_is_under_way(world: World) -> None:
     world.services.authorizer = Denying((AclOperation.describe, *CLUSTER))
     with pytest.raises(KafkaError, match="cluster_authorization_failed"):
         world.ask(list_partition_reassignments, 0, timeout=1000, topics=None)
-
-
-def test_a_broker_that_runs_or_never_was_is_not_unregistered(world: World) -> None:
-    register(world)
-    assert world.ask(unregister_broker, 0, broker_id=9).error_code is ErrorCode.broker_id_not_registered
-    assert world.ask(unregister_broker, 0, broker_id=1).error_code is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize(
