@@ -29,8 +29,12 @@ async def check_cluster(store: MetadataStore, cluster_id: str) -> None:
         OtherClusterError: It has another one.
         CorruptNodeError: The id cannot be read.
     """
-    stored = await stored_cluster_id(store)
-    if stored is None:
+    check_same_cluster(await stored_cluster_id(store), cluster_id)
+
+
+def check_same_cluster(stored: str | None, cluster_id: str) -> None:
+    """Check the id that was read, None without one, as `check_cluster`."""
+    if not stored:
         raise ClusterGoneError(
             CLUSTER_ID,
             f"the nodes of cluster {cluster_id} are gone from ZooKeeper. Brokers serve what they have, and elect no "

@@ -13,6 +13,7 @@ from headwater.logtier.metadata.change_list import (
     MetadataChange,
     OrderedMetadataStore,
 )
+from headwater.logtier.metadata.cluster_identity import OtherClusterError, check_same_cluster
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage
 from headwater.logtier.metadata.store import MetadataStoreError, NoNodeError
 
@@ -139,7 +140,7 @@ class MetadataFollower:
             try:
                 await self._follow()
                 is_away = False
-            except (ListMovedBackError, paths.CorruptNodeError) as error:
+            except (ListMovedBackError, OtherClusterError, paths.CorruptNodeError) as error:
                 # No error of this program: the line says which node is damaged, and a stack adds nothing.
                 log.error("changes of the metadata cannot be read from %d on: %s", self._applied, error)
                 self._fail(error)
@@ -177,6 +178,9 @@ class MetadataFollower:
 
     async def _read_anew(self) -> None:
         number, image = await self._read()
+        # Nodes that are gone are no change: their topics would be gone from the image, and their leaders with them.
+        if image.cluster_id != self.image.cluster_id:
+            check_same_cluster(image.cluster_id, self.image.cluster_id)
         try:
             await self.cache.advance(image)
         except Exception:

@@ -8,6 +8,7 @@ import gc
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -25,7 +26,7 @@ from headwater.logtier.metadata.change_list import (
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta, MetadataImage
 from headwater.logtier.metadata.local import LocalMetadataStore
-from headwater.logtier.metadata.store import Create, Operation, SetData, StoreUnavailableError
+from headwater.logtier.metadata.store import Create, Delete, Operation, SetData, StoreUnavailableError
 from headwater.logtier.metadata.topic_nodes import create_topic, first_partition_state
 from headwater.logtier.runtime.disk import RealDisk
 
@@ -211,6 +212,36 @@ def test_a_follower_that_is_too_far_behind_reads_everything_anew(tmp_path: Path)
         assert sorted(world.cache.image.topics) == ["first", "last"]
         assert world.cache.image.topics["first"].configs == {"retention.ms": "1"}
         assert world.follower.applied == last + 1
+
+    run(tmp_path, scenario)
+
+
+OTHER_ID = SetData(paths.CLUSTER_ID, paths.encode_cluster_id("other"))
+
+
+@pytest.mark.parametrize("emptied", [Delete(paths.CLUSTER_ID), OTHER_ID])
+def test_a_follower_that_reads_everything_anew_takes_over_no_store_of_another_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emptied: Operation
+) -> None:
+    """Its topics would be gone from the image, although nobody has deleted them."""
+    monkeypatch.setattr(follower_module, "RETRY_S", 0.001)
+
+    async def scenario(world: World) -> None:
+        own_id = Create(paths.CLUSTER_ID, paths.encode_cluster_id("own"))
+        await world.follower.reached(await world.store.append([own_id]))
+        await world.follower.reached(await world.add_topic("t"))
+        store = cast("FailingStore", world.store)
+        attempts = 10_000
+        store.failures = [ChangesTrimmedError()] * attempts
+        await store.multi([emptied])
+        async with asyncio.timeout(10):
+            while len(store.failures) > attempts - 3 and not world.failures:  # noqa: ASYNC110 (nothing is published)
+                await asyncio.sleep(0.001)
+        assert list(world.cache.image.topics) == ["t"]
+        assert world.cache.image.cluster_id == "own"
+        assert [each.startswith(f"{paths.CLUSTER_ID}: ZooKeeper has cluster other") for each in world.failures] == (
+            [True] if emptied is OTHER_ID else []
+        )
 
     run(tmp_path, scenario)
 
