@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from headwater.logtier.config import BrokerConfig, ConfigError
 from headwater.logtier.log.cleaning.cleaner_process import CleanerProcess, Worker
-from headwater.logtier.log.folders.log_directory import META_PROPERTIES
+from headwater.logtier.log.folders.log_directory import META_PROPERTIES, stored_cluster_ids
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.shared_store import SharedMetadataStore
@@ -29,9 +29,14 @@ OpenStore: TypeAlias = Callable[[BrokerConfig, Disk, Callable[[str], None]], Ord
 
 
 def configured_store(config: BrokerConfig, disk: Disk, on_failure: Callable[[str], None]) -> OrderedMetadataStore:
-    """Create the store in ZooKeeper or, for a single-node cluster, in the first of `log.dirs`; ConfigError."""
+    """Create the store in ZooKeeper or, for a single-node cluster, in the first of `log.dirs`.
+
+    Raises:
+        ConfigError: A config does not fit, or the folder lacks its metadata.
+        LogDirError: The `meta.properties` of a folder is damaged.
+    """
     if config.zookeeper_connect is not None:
-        return _zookeeper_store(config)
+        return _zookeeper_store(config, disk)
     folder = config.log_dirs[0]
     metadata = os.path.join(folder, METADATA_DIRECTORY)
     if disk.exists(os.path.join(folder, META_PROPERTIES)) and not disk.exists(metadata):
@@ -43,12 +48,14 @@ def configured_store(config: BrokerConfig, disk: Disk, on_failure: Callable[[str
     return LocalMetadataStore(metadata, disk, on_failure=on_failure)
 
 
-def _zookeeper_store(config: BrokerConfig) -> OrderedMetadataStore:
+def _zookeeper_store(config: BrokerConfig, disk: Disk) -> OrderedMetadataStore:
     # Only here: a single node has no use for kazoo, which takes 40 ms and 1.3 MiB to import.
     from headwater.logtier.metadata.zookeeper.settings import ZooKeeperSettings
     from headwater.logtier.metadata.zookeeper.store import ZooKeeperStore
 
-    return SharedMetadataStore(ZooKeeperStore(ZooKeeperSettings.from_config(config)))
+    # The chroot of a broker whose folders belong to a cluster has the cluster's nodes, or its name is misspelt.
+    is_new = not stored_cluster_ids(disk, config.log_dirs)
+    return SharedMetadataStore(ZooKeeperStore(ZooKeeperSettings.from_config(config, creates_chroot=is_new)))
 
 
 @dataclass(frozen=True, slots=True)

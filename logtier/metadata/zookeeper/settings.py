@@ -30,6 +30,7 @@ class ZooKeeperSettings:
         checks_hostname: zookeeper.ssl.endpoint.identification.algorithm is HTTPS, and not empty.
         username: The login of SASL (DIGEST-MD5): `username` of the section `Client` in Kafka's JAAS file.
         password: `password` of the same section.
+        creates_chroot: Whether a chroot that does not exist is created, as for a new cluster.
 
     Raises:
         ConfigError: With one line for the administrator.
@@ -50,6 +51,7 @@ class ZooKeeperSettings:
     checks_hostname: bool = True
     username: str | None = None
     password: str = field(default="", repr=False)
+    creates_chroot: bool = True
     hosts: tuple[tuple[str, int], ...] = field(init=False)
     chroot: str = field(init=False)
 
@@ -65,7 +67,7 @@ class ZooKeeperSettings:
             )
 
     @staticmethod
-    def from_config(config: BrokerConfig) -> "ZooKeeperSettings":
+    def from_config(config: BrokerConfig, *, creates_chroot: bool = True) -> "ZooKeeperSettings":
         """Return the settings of a broker with `zookeeper.connect`; ConfigError."""
         assert config.zookeeper_connect is not None
         jaas = config.zookeeper_sasl_jaas_config
@@ -82,6 +84,7 @@ class ZooKeeperSettings:
             checks_hostname=config.zookeeper_ssl_endpoint_identification_algorithm != "",
             username=username,
             password=password,
+            creates_chroot=creates_chroot,
         )
 
     def start_timeout_s(self) -> float:

@@ -70,7 +70,7 @@ class ZooKeeperStore:
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin a session, and create the chroot if it does not exist.
+        """Begin a session, and create the chroot if it does not exist and the settings say so.
 
         Raises:
             StoreUnavailableError: ZooKeeper is not reached in zookeeper.connection.timeout.ms, refuses the login, or
@@ -84,7 +84,8 @@ class ZooKeeperStore:
         try:
             async with asyncio.timeout(self._settings.start_timeout_s()):
                 await session.established()
-                await self._create_chroot(session)
+                if self._settings.creates_chroot:
+                    await self._create_chroot(session)
             session.chroot = self._settings.chroot
         except BaseException as error:
             await session.end()

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from headwater.logtier.broker import Broker, BrokerStartError
+from headwater.logtier.config import BrokerConfig
 from headwater.logtier.metadata.store import (
     Create,
     MetadataStore,
@@ -261,6 +263,33 @@ def test_the_chroot_is_created_and_nothing_outside_of_it_is_touched(zookeeper: Z
         run(settings(f"{zookeeper.address}/{name}/kafka"), write if _ == 0 else use)
         if _ == 0:
             run(settings(zookeeper.address), look)
+
+
+def test_a_chroot_that_does_not_exist_is_not_created_for_a_broker_with_used_folders(
+    zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """Its name is misspelt, or the nodes of its cluster are gone."""
+    chroot = f"/{uuid.uuid4().hex}"
+    meta = "version=1\ncluster.id=QUJDREVGR0hJSktMTU5PUA\nnode.id=1\ndirectory.id=QUJDREVGR0hJSktMTU5PUQ\n"
+    (tmp_path / "meta.properties").write_text(meta)
+    config = BrokerConfig.from_properties(
+        {
+            "node.id": 1,
+            "log.dirs": str(tmp_path),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "zookeeper.connect": f"{zookeeper.address}{chroot}",
+        }
+    )
+
+    async def refused() -> None:
+        with pytest.raises(BrokerStartError, match="/cluster/id: ZooKeeper has no cluster, and log folder"):
+            await Broker(config).start()
+
+    async def look(store: ZooKeeperStore) -> None:
+        assert not await store.exists(chroot)
+
+    asyncio.run(refused())
+    run(settings(zookeeper.address), look)
 
 
 def test_a_chroot_that_the_login_may_not_create_is_told_in_one_line(guarded: ZooKeeperServer) -> None:
