@@ -281,6 +281,7 @@ class Controller:
         return await self._planned(
             lambda image: plan_create_topics(
                 image,
+                self._live(),
                 self._cache.config,
                 topics,
                 lambda: fresh_topic_id(image, lambda: uuids.random_uuid(self._prng)),
@@ -312,7 +313,7 @@ class Controller:
     ) -> list[TopicResult]:
         """Add partitions to topics; one result for each name."""
         return await self._planned(
-            lambda image: plan_create_partitions(image, requests, self._prng.randrange, count_mutations),
+            lambda image: plan_create_partitions(image, self._live(), requests, self._prng.randrange, count_mutations),
             lambda error: [TopicResult(name, error) for name in dict.fromkeys(request.name for request in requests)],
             validate_only=validate_only,
         )

@@ -1,12 +1,16 @@
 """Assigns the replicas of new partitions to brokers: pure."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence, Set
 from itertools import zip_longest
 
 
 def assign_replicas(
-    brokers: Mapping[int, str | None], replication_factor: int, partitions: range, start: int
+    brokers: Mapping[int, str | None],
+    replication_factor: int,
+    partitions: range,
+    start: int,
+    away: Set[int] = frozenset(),
 ) -> list[tuple[int, ...]]:
     """Spread partitions over brokers: leaders in rotation from `start` on, followers after them.
 
@@ -14,25 +18,35 @@ def assign_replicas(
     partitions of a failed broker. If all brokers have a rack, the replicas of a partition are in as many racks as there
     are, and leaders rotate over the racks (KIP-36).
 
+    Brokers that are away get replicas if the other brokers, or their racks, are too few; these replicas come last, and
+    fetch when the brokers are back. The first replica, which is to lead, is on a broker that is not away.
+
     Args:
-        brokers: Racks by broker id.
+        brokers: Racks by broker id, those that are away included.
+        away: Brokers that cannot lead now; not all of them.
 
     >>> assign_replicas({1: None, 2: None, 3: None}, 2, range(0, 4), 0)
     [(1, 2), (2, 3), (3, 1), (1, 3)]
     >>> assign_replicas({1: "a", 2: "a", 3: "b", 4: "b"}, 2, range(0, 4), 0)
     [(1, 3), (3, 2), (2, 4), (4, 1)]
+    >>> assign_replicas({1: None, 2: None, 3: None}, 3, range(0, 2), 0, away={2})
+    [(1, 3, 2), (3, 1, 2)]
     """
-    count = len(brokers)
-    assert 1 <= replication_factor <= count, "checked by the caller"
+    assert 1 <= replication_factor <= len(brokers), "checked by the caller"
     racks = _racks(brokers)
-    rotation = _alternating(racks)
-    rack_count = len(set(racks.values()))
+    present = _alternating({broker: rack for broker, rack in racks.items() if broker not in away})
+    absent = _alternating({broker: rack for broker, rack in racks.items() if broker in away})
+    count = len(present)
+    rack_count = len({racks[broker] for broker in present})
     # Without racks each broker is one, and a step is one broker.
     step = 1 if rack_count == count else rack_count
-    return [
-        tuple(_replicas(rotation, racks, replication_factor, (start + index) % count, index // count * step))
-        for index in partitions
-    ]
+    assigned = []
+    for index in partitions:
+        leader, *others = _turned(present, start + index)
+        walks = _turned(others, index // count * step), _turned(absent, start + index)
+        replicas = _with_followers(leader, walks, racks, replication_factor)
+        assigned.append(tuple(sorted(replicas, key=away.__contains__)))
+    return assigned
 
 
 def _racks(brokers: Mapping[int, str | None]) -> dict[int, str]:
@@ -50,19 +64,36 @@ def _alternating(racks: Mapping[int, str]) -> list[int]:
     return [broker for each in rounds for broker in each if broker is not None]
 
 
-def _replicas(
-    rotation: Sequence[int], racks: Mapping[int, str], replication_factor: int, first: int, shift: int
-) -> Iterator[int]:
-    """Yield the leader and its followers: as long as there is a rack without a replica, the next one is there."""
-    count = len(rotation)
-    yield rotation[first]
-    used_brokers, used_racks = {rotation[first]}, {racks[rotation[first]]}
-    all_racks = len(set(racks.values()))
-    distance = shift
-    while len(used_brokers) < replication_factor:
-        broker = rotation[(first + 1 + distance % (count - 1)) % count]
-        distance += 1
-        if broker not in used_brokers and (racks[broker] not in used_racks or len(used_racks) == all_racks):
-            used_brokers.add(broker)
-            used_racks.add(racks[broker])
-            yield broker
+def _turned(brokers: Collection[int], distance: int) -> deque[int]:
+    """Return the brokers in a circle that begins at a distance."""
+    circle = deque(brokers)
+    circle.rotate(-distance)
+    return circle
+
+
+def _with_followers(
+    leader: int, walks: Sequence[deque[int]], racks: Mapping[int, str], replication_factor: int
+) -> list[int]:
+    """Return the replicas of a partition: as long as there is a rack without a replica, the next one is there.
+
+    Args:
+        walks: The other brokers, each walk only for what those before it do not have.
+    """
+    replicas = [leader]
+    all_racks = set(racks.values())
+    while len(replicas) < replication_factor:
+        used_racks = {racks[broker] for broker in replicas}
+        barred = used_racks if used_racks != all_racks else frozenset[str]()
+        found = (_take(walk, racks, barred) for walk in walks)
+        replicas.append(next(broker for broker in found if broker is not None))
+    return replicas
+
+
+def _take(walk: deque[int], racks: Mapping[int, str], barred: Set[str]) -> int | None:
+    """Take the next broker that is in none of the barred racks off the walk, which goes on behind it."""
+    for _ in range(len(walk)):
+        broker = walk.popleft()
+        if racks[broker] not in barred:
+            return broker
+        walk.append(broker)
+    return None

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig, ConfigError, check_topic_overrides
 from headwater.logtier.controller.commands import DeleteResult, NewPartitions, NewTopic, TopicResult
+from headwater.logtier.controller.partition_draft import Candidates
 from headwater.logtier.controller.placement import assign_replicas
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage, TopicImage
@@ -90,6 +91,7 @@ def fresh_topic_id(image: MetadataImage, draw: Callable[[], UUID]) -> UUID:
 
 def plan_create_topics(
     image: MetadataImage,
+    candidates: Candidates,
     config: BrokerConfig,
     topics: Sequence[NewTopic],
     draw_topic_id: Callable[[], UUID],
@@ -99,6 +101,7 @@ def plan_create_topics(
     """Create topics, each accepted or rejected separately; a name listed twice is rejected once.
 
     Args:
+        candidates: The brokers that can lead; the others that are registered get replicas if these are too few.
         config: Source of the default numbers of partitions and replicas.
         draw_topic_id: Returns an unused topic id.
         draw_start: Returns a number below its argument: the start of the placement of a topic.
@@ -113,7 +116,7 @@ def plan_create_topics(
             if asked[name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, f"Topic '{name[:64]}' is listed twice in the request.")
             _check_new_name(image, collisions, name)
-            replicas = _new_assignment(image, config, topic, draw_start)
+            replicas = _new_assignment(image, candidates, config, topic, draw_start)
             configs = _new_configs(config, topic)
             budget.take(len(replicas))
             count_mutations(len(replicas))
@@ -122,7 +125,7 @@ def plan_create_topics(
             continue
         collisions[collision_key(name)] = name
         topic_id = draw_topic_id()
-        partitions = tuple(_first_state(image, brokers) for brokers in replicas)
+        partitions = tuple(_first_state(candidates, brokers) for brokers in replicas)
         operations = create_topic(name, topic_id, partitions)
         if configs:
             operations.append(Create(paths.topic_config_path(name), paths.encode_config(configs)))
@@ -191,6 +194,7 @@ def _expired_tombstones(image: MetadataImage, now_ms: int) -> list[Delete]:
 
 def plan_create_partitions(
     image: MetadataImage,
+    candidates: Candidates,
     requests: Sequence[NewPartitions],
     draw_start: Callable[[int], int],
     count_mutations: CountMutations = unlimited,
@@ -207,13 +211,13 @@ def plan_create_partitions(
             if topic is None:
                 raise _unknown_topic(name)
             _check_not_internal(name, "given further partitions")
-            added = _added_assignment(image, topic, request, draw_start)
+            added = _added_assignment(image, candidates, topic, request, draw_start)
             budget.take(len(added))
             count_mutations(len(added))
         except KafkaError as error:
             plan.add(TopicResult(name, error))
             continue
-        partitions = topic.partitions + tuple(_first_state(image, brokers) for brokers in added)
+        partitions = topic.partitions + tuple(_first_state(candidates, brokers) for brokers in added)
         plan.add(
             TopicResult(name, topic=TopicImage(name, topic.topic_id, partitions, topic.configs)),
             change_topic(name, topic.topic_id, topic.partitions, partitions),
@@ -259,7 +263,11 @@ def _check_new_name(image: MetadataImage, collisions: Mapping[str, str], name: s
 
 
 def _new_assignment(
-    image: MetadataImage, config: BrokerConfig, topic: NewTopic, draw_start: Callable[[int], int]
+    image: MetadataImage,
+    candidates: Candidates,
+    config: BrokerConfig,
+    topic: NewTopic,
+    draw_start: Callable[[int], int],
 ) -> list[tuple[int, ...]]:
     if topic.assignments:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
@@ -274,7 +282,7 @@ def _new_assignment(
                 f"The partitions of a manual assignment must be 0 to {count - 1}, each once.",
             )
         replicas = [tuple(topic.assignments[partition]) for partition in range(count)]
-        _check_assignment(image, replicas, first_partition=0, replication_factor=len(replicas[0]))
+        _check_assignment(image, candidates, replicas, first_partition=0, replication_factor=len(replicas[0]))
         return replicas
     partitions = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     if partitions <= 0:
@@ -294,11 +302,15 @@ def _new_assignment(
             ErrorCode.invalid_replication_factor,
             f"The replication factor must be 1 or more (or -1), not {replication_factor}.",
         )
-    return _place(image, replication_factor, range(partitions), draw_start)
+    return _place(image, candidates, replication_factor, range(partitions), draw_start)
 
 
 def _added_assignment(
-    image: MetadataImage, topic: TopicImage, request: NewPartitions, draw_start: Callable[[int], int]
+    image: MetadataImage,
+    candidates: Candidates,
+    topic: TopicImage,
+    request: NewPartitions,
+    draw_start: Callable[[int], int],
 ) -> list[tuple[int, ...]]:
     current = len(topic.partitions)
     if request.count == current:
@@ -315,39 +327,58 @@ def _added_assignment(
             f"One request may add {MAX_PARTITIONS_PER_REQUEST} partitions at most, not {added}.",
         )
     if request.assignments is None:
-        return _place(image, topic.replication_factor, range(current, request.count), draw_start)
+        return _place(image, candidates, topic.replication_factor, range(current, request.count), draw_start)
     if len(request.assignments) != added:
         raise KafkaError(
             ErrorCode.invalid_replica_assignment,
             f"{added} partition(s) are added, but the manual assignment has {len(request.assignments)}.",
         )
     replicas = [tuple(brokers) for brokers in request.assignments]
-    _check_assignment(image, replicas, first_partition=current, replication_factor=topic.replication_factor)
+    _check_assignment(image, candidates, replicas, first_partition=current, replication_factor=topic.replication_factor)
     return replicas
 
 
 def _place(
-    image: MetadataImage, replication_factor: int, partitions: range, draw_start: Callable[[int], int]
+    image: MetadataImage,
+    candidates: Candidates,
+    replication_factor: int,
+    partitions: range,
+    draw_start: Callable[[int], int],
 ) -> list[tuple[int, ...]]:
-    brokers = {broker_id: image.brokers[broker_id].rack for broker_id in sorted(image.brokers)}
+    brokers = {broker_id: image.registrations[broker_id].rack for broker_id in sorted(image.registrations)}
+    away = {broker_id for broker_id in brokers if not _can_lead(candidates, broker_id)}
     if replication_factor > len(brokers):
         raise KafkaError(
             ErrorCode.invalid_replication_factor,
             f"The replication factor {replication_factor} cannot be reached: only {len(brokers)} broker(s) are "
-            "registered.",
+            f"registered, of which {len(image.brokers)} are alive.",
         )
-    return assign_replicas(brokers, replication_factor, partitions, draw_start(len(brokers)))
+    if len(away) == len(brokers):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"No broker can lead a new partition: all {len(brokers)} that are registered are away or shut down.",
+        )
+    return assign_replicas(brokers, replication_factor, partitions, draw_start(len(brokers) - len(away)), away)
 
 
-def _first_state(image: MetadataImage, brokers: tuple[int, ...]) -> PartitionImage:
-    """Return the initial state of a partition; brokers of a manual assignment that are away are not in its ISR."""
+def _can_lead(candidates: Candidates, broker_id: int) -> bool:
+    return candidates.is_candidate(broker_id, "")
+
+
+def _first_state(candidates: Candidates, brokers: tuple[int, ...]) -> PartitionImage:
+    """Return the initial state of a partition; brokers that are away or shut down join its ISR when they are back."""
     state = first_partition_state(brokers)
-    live = tuple(broker for broker in brokers if broker in image.brokers)
+    live = tuple(broker for broker in brokers if _can_lead(candidates, broker))
     return state if live == brokers else replace(state, leader=live[0], isr=live)
 
 
 def _check_assignment(
-    image: MetadataImage, replicas: Sequence[tuple[int, ...]], *, first_partition: int, replication_factor: int
+    image: MetadataImage,
+    candidates: Candidates,
+    replicas: Sequence[tuple[int, ...]],
+    *,
+    first_partition: int,
+    replication_factor: int,
 ) -> None:
     def refused(partition: int, why: str) -> KafkaError:
         return KafkaError(ErrorCode.invalid_replica_assignment, f"The assignment of partition {partition} {why}.")
@@ -360,8 +391,8 @@ def _check_assignment(
         unknown = [broker for broker in brokers if broker not in image.registrations]
         if unknown:
             raise refused(partition, f"names broker {unknown[0]}, which is not registered")
-        if not any(broker in image.brokers for broker in brokers):
-            raise refused(partition, "names no live broker")
+        if not any(_can_lead(candidates, broker) for broker in brokers):
+            raise refused(partition, "names only brokers that are away or shut down")
         if len(brokers) != replication_factor:
             raise refused(partition, f"has {len(brokers)} replica(s); the others have {replication_factor}")
 

@@ -115,10 +115,10 @@ async def until(is_reached: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def three_brokers(folder: Path) -> AsyncIterator[Cluster]:
+async def three_brokers(folder: Path, properties: Mapping[str, object] | None = None) -> AsyncIterator[Cluster]:
     cluster = Cluster(folder)
     try:
-        await asyncio.gather(*(cluster.start(each) for each in (1, 2, 3)))
+        await asyncio.gather(*(cluster.start(each, properties=properties) for each in (1, 2, 3)))
         await cluster.settled()
         yield cluster
     finally:
@@ -126,9 +126,11 @@ async def three_brokers(folder: Path) -> AsyncIterator[Cluster]:
             await cluster.stop(broker_id)
 
 
-def run(folder: Path, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+def run(
+    folder: Path, scenario: Callable[[Cluster], Awaitable[None]], properties: Mapping[str, object] | None = None
+) -> None:
     async def main() -> None:
-        async with three_brokers(folder) as cluster:
+        async with three_brokers(folder, properties) as cluster:
             await scenario(cluster)
 
     asyncio.run(main())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import NewTopic as NewClientTopic
 
 from headwater.logtier.controller import state
 from headwater.logtier.controller.commands import NewTopic
@@ -16,6 +17,7 @@ from tests.interaction.cluster.test_members import PATIENCE_S, Cluster, run, unt
 
 RECORDS = 50
 SEGMENT = "00000000000000000000.log"
+OFFSETS_TOPIC = "__consumer_offsets"
 #: Folders of deleted logs go soon.
 BRIEF = {"log.segment.delete.delay.ms": 100, "log.retention.check.interval.ms": 100}
 
@@ -48,10 +50,29 @@ def values(address: str, topic: str, counts: Mapping[int, int]) -> dict[int, lis
     return found
 
 
-def grow(address: str, topic: str, count: int, assignments: list[list[int]]) -> None:
+def create(address: str, topic: str, partitions: int, replication_factor: int) -> None:
     admin = AdminClient({"bootstrap.servers": address})
-    growing = admin.create_partitions([NewPartitions(topic, count, replica_assignment=assignments)])
-    growing[topic].result(PATIENCE_S)
+    admin.create_topics([NewClientTopic(topic, partitions, replication_factor)])[topic].result(PATIENCE_S)
+
+
+def grow(address: str, topic: str, count: int, assignments: list[list[int]] | None = None) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    chosen = {} if assignments is None else {"replica_assignment": assignments}
+    admin.create_partitions([NewPartitions(topic, count, **chosen)])[topic].result(PATIENCE_S)
+
+
+def commit(address: str, group: str, position: TopicPartition) -> None:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+    consumer.commit(offsets=[position], asynchronous=False)
+    consumer.close()
+
+
+def committed(address: str, group: str, topic: str) -> int:
+    """The offset that a group has committed for partition 0."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+    [found] = consumer.committed([TopicPartition(topic, 0)], PATIENCE_S)
+    consumer.close()
+    return found.offset
 
 
 def folders(cluster: Cluster, broker_id: int, topic: str) -> list[str]:
@@ -100,6 +121,50 @@ def test_new_partitions_of_a_broker_that_was_away_are_filled_from_their_leaders(
             assert records == [f"{time}-{index}-{number}" for time in times for number in range(RECORDS)]
 
     run(tmp_path, scenario)
+
+
+def test_topics_are_made_and_grow_with_three_replicas_while_one_of_three_brokers_is_away(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller_id = await cluster.settled()
+        away, other = (each for each in cluster.brokers if each != controller_id)
+        await cluster.stop(away)
+        await cluster.settled()
+        address = cluster.brokers[other].bootstrap_address
+        await to_thread(create, address, "made", 3, 3)
+        await until(lambda: "made" in cluster.image(other).topics)
+        await to_thread(grow, address, "made", 6)
+        await until(lambda: len(cluster.image(other).topics["made"].partitions) == 6)
+        with pytest.raises(Exception, match=r"4 cannot be reached: only 3 broker\(s\) .* of which 2 are alive"):
+            await to_thread(create, address, "wide", 1, 4)
+        await to_thread(produce, address, "made", range(6), "meanwhile")
+        await to_thread(commit, address, "readers", TopicPartition("made", 0, 7))  # Makes __consumer_offsets.
+        counts = {"made": 6, OFFSETS_TOPIC: 4}
+        first = {name: cluster.image(other).topics[name].partitions for name in counts}
+        for name, count in counts.items():
+            assert len(first[name]) == count
+            assert {(frozenset(each.isr), each.replicas[2]) for each in first[name]} == {
+                (frozenset({controller_id, other}), away)
+            }
+            assert {each.leader for each in first[name]} == {controller_id, other}
+        assert all(each.coordinator == each.leader == each.replicas[0] for each in first[OFFSETS_TOPIC])
+
+        await cluster.start(away)
+        await until(
+            lambda: all(len(each.isr) == 3 for name in counts for each in cluster.image(away).topics[name].partitions)
+        )
+        for name, count in counts.items():
+            assert folders(cluster, away, name) == [f"{name}-{index}" for index in range(count)]
+            for index in range(count):
+                assert len({segment(cluster, each, f"{name}-{index}") for each in (1, 2, 3)}) == 1
+            assert [each.leader for each in cluster.image(away).topics[name].partitions] == [
+                each.leader for each in first[name]
+            ]
+        returned = cluster.brokers[away].bootstrap_address
+        assert await to_thread(committed, returned, "readers", "made") == 7
+        found = await to_thread(values, returned, "made", dict.fromkeys(range(6), RECORDS))
+        assert found == {index: [f"meanwhile-{index}-{number}" for number in range(RECORDS)] for index in range(6)}
+
+    run(tmp_path, scenario, {"offsets.topic.replication.factor": 3, "offsets.topic.num.partitions": 4})
 
 
 def test_a_returning_broker_deletes_the_logs_of_deleted_topics_and_keeps_those_that_nobody_deleted(

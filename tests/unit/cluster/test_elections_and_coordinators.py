@@ -130,7 +130,7 @@ def test_an_unclean_election_is_held_when_it_is_asked_for_only() -> None:
     run(scenario)
 
 
-def test_a_replication_factor_above_the_live_brokers_is_refused() -> None:
+def test_a_topic_made_while_a_broker_is_away_may_have_replicas_on_it_but_not_only_there() -> None:
     async def scenario(plane: ControlPlane) -> None:
         away = (await plane.others())[0].node.broker_id
         plane.crash(away)
@@ -140,7 +140,8 @@ def test_a_replication_factor_above_the_live_brokers_is_refused() -> None:
         results = await controller.spawn(
             controller.controller.create_topics(
                 [
-                    NewTopic("three", 1, 3),
+                    NewTopic("four", 1, 4),
+                    NewTopic("three", 4, 3),
                     NewTopic("two", 4, 2),
                     NewTopic("manual", assignments={0: (away, others[0])}),
                     NewTopic("dead", assignments={0: (away,)}),
@@ -150,7 +151,8 @@ def test_a_replication_factor_above_the_live_brokers_is_refused() -> None:
         )
         codes = {result.name: result.error and result.error.code for result in results}
         assert codes == {
-            "three": ErrorCode.invalid_replication_factor,
+            "four": ErrorCode.invalid_replication_factor,
+            "three": None,
             "two": None,
             "manual": None,
             "dead": ErrorCode.invalid_replica_assignment,
@@ -158,6 +160,9 @@ def test_a_replication_factor_above_the_live_brokers_is_refused() -> None:
         }
         await plane.settled()
         assert all(set(each.replicas) == set(others) for each in controller.image.topics["two"].partitions)
+        three = controller.image.topics["three"].partitions
+        assert {each.leader for each in three} == set(others)
+        assert all(each.replicas == (*each.isr, away) and set(each.isr) == set(others) for each in three)
         manual = partition(plane, 0, "manual")
         assert (manual.replicas, manual.leader, manual.isr) == ((away, others[0]), others[0], (others[0],))
 

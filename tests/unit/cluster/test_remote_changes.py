@@ -14,7 +14,7 @@ from headwater.logtier.controller.commands import NewTopic, TopicResult
 from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from headwater.logtier.peers.controller_requests import allocate_producer_ids_request
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
-from headwater.logtier.state_topic.topic import create_state_topic
+from headwater.logtier.state_topic.topic import StateTopic, create_state_topic
 from tests.control_plane import Caller, ControlNode, ControlPlane, run
 
 CREATE_TOPICS, ALLOCATE = 19, 67
@@ -68,22 +68,29 @@ def test_a_client_that_asks_for_a_missing_topic_gets_it_created_by_the_controlle
     run(scenario)
 
 
-def test_a_coordinators_topic_has_its_replicas_or_is_not_created_yet() -> None:
-    config = BrokerConfig.from_properties({"offsets.topic.replication.factor": 3, "offsets.topic.num.partitions": 4})
+def topic_of_groups(replication_factor: int) -> StateTopic:
+    values = {"offsets.topic.replication.factor": replication_factor, "offsets.topic.num.partitions": 4}
+    return offsets_topic(BrokerConfig.from_properties(values))
 
+
+def test_a_coordinators_topic_has_its_replicas_and_live_coordinators_or_is_not_created_yet() -> None:
     async def scenario(plane: ControlPlane) -> None:
         control = await other(plane)
         gone = (await plane.others())[1].node
         plane.crash(gone.broker_id)
         await plane.settled()
-        with pytest.raises(KafkaError) as caught:
-            await create_state_topic(control.changes, offsets_topic(config))
+        with pytest.raises(KafkaError, match=r"only 3 broker\(s\) are registered, of which 2 are alive") as caught:
+            await control.node.spawn(create_state_topic(control.changes, topic_of_groups(4)))
         assert caught.value.code is ErrorCode.coordinator_not_available
-        await plane.begin(gone.broker_id)
-        await plane.settled()
-        await control.node.spawn(create_state_topic(control.changes, offsets_topic(config)))
+        await control.node.spawn(create_state_topic(control.changes, topic_of_groups(3)))
         partitions = control.node.image.topics[OFFSETS_TOPIC].partitions
         assert [len(each.replicas) for each in partitions] == [3] * 4
+        coordinators = [each.coordinator for each in partitions]
+        assert set(coordinators) == set(control.node.image.brokers) == {1, 2, 3} - {gone.broker_id}
+        await plane.begin(gone.broker_id)
+        await plane.settled()
+        partitions = control.node.image.topics[OFFSETS_TOPIC].partitions
+        assert [each.coordinator for each in partitions] == coordinators
 
     run(scenario)
 

@@ -1,10 +1,11 @@
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.commands import NewPartitions, NewTopic
+from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.placement import assign_replicas
 from headwater.logtier.controller.state import (
     MAX_PARTITIONS_PER_REQUEST,
@@ -16,7 +17,7 @@ from headwater.logtier.controller.state import (
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.store import Create, Delete, SetData
-from headwater.logtier.metadata.topic_nodes import decode_chunk, decode_topic
+from headwater.logtier.metadata.topic_nodes import PartitionImage, decode_chunk, decode_topic
 from headwater.logtier.protocol.errors import ErrorCode
 from tests.topic_images import topic_changes
 
@@ -29,9 +30,9 @@ def draw_ids() -> Callable[[], uuid.UUID]:
     return lambda: uuid.UUID(int=next(numbers))
 
 
-def image_of(*names: str, brokers: int = 1, partitions: int = 2) -> MetadataImage:
+def image_of(*names: str, brokers: int = 1, away: Collection[int] = (), partitions: int = 2) -> MetadataImage:
     changes: list[tuple[str, bytes | None]] = [
-        (paths.known_broker_path(broker), paths.encode_known_broker("h", 1, None, 0))
+        (paths.known_broker_path(broker), paths.encode_known_broker("h", 1, None, 0, is_alive=broker not in away))
         for broker in range(1, brokers + 1)
     ]
     for index, name in enumerate(names):
@@ -40,7 +41,7 @@ def image_of(*names: str, brokers: int = 1, partitions: int = 2) -> MetadataImag
 
 
 def create(image: MetadataImage, *topics: NewTopic) -> list[tuple[str, ErrorCode, str]]:
-    plan = plan_create_topics(image, CONFIG, topics, draw_ids(), lambda _: 0)
+    plan = plan_create_topics(image, LiveBrokers(image), CONFIG, topics, draw_ids(), lambda _: 0)
     return [
         (
             result.name,
@@ -52,9 +53,9 @@ def create(image: MetadataImage, *topics: NewTopic) -> list[tuple[str, ErrorCode
 
 
 def test_a_topic_gets_the_brokers_defaults_and_its_own_configs() -> None:
-    plan = plan_create_topics(
-        image_of(), CONFIG, [NewTopic("t", configs={"retention.ms": "5"})], draw_ids(), lambda _: 0
-    )
+    image = image_of()
+    topics = [NewTopic("t", configs={"retention.ms": "5"})]
+    plan = plan_create_topics(image, LiveBrokers(image), CONFIG, topics, draw_ids(), lambda _: 0)
     assert [type(operation) for operation in plan.operations] == [Create, Create, Create]
     assert [operation.path for operation in plan.operations] == [
         "/brokers/topics/t",
@@ -183,7 +184,8 @@ def test_internal_topics_and_protected_ones_are_not_deleted() -> None:
 
 
 def test_a_topic_grows_and_keeps_its_partitions() -> None:
-    plan = plan_create_partitions(image_of("t"), [NewPartitions("t", 4, [[1], [1]])], lambda _: 0)
+    image = image_of("t")
+    plan = plan_create_partitions(image, LiveBrokers(image), [NewPartitions("t", 4, [[1], [1]])], lambda _: 0)
     topic = plan.results[0].topic
     assert topic is not None
     assert len(topic.partitions) == 4
@@ -209,7 +211,8 @@ def test_a_topic_grows_and_keeps_its_partitions() -> None:
     ],
 )
 def test_a_growth_that_cannot_be_is_refused(request_: NewPartitions, code: ErrorCode) -> None:
-    plan = plan_create_partitions(image_of("t", "__consumer_offsets"), [request_], lambda _: 0)
+    image = image_of("t", "__consumer_offsets")
+    plan = plan_create_partitions(image, LiveBrokers(image), [request_], lambda _: 0)
     assert plan.operations == []
     assert plan.results[0].error is not None
     assert plan.results[0].error.code is code
@@ -222,3 +225,86 @@ def test_leaders_and_followers_are_spread_evenly() -> None:
         counts = [sum(replicas[place] == broker for replicas in assigned) for broker in (1, 2, 3, 4)]
         assert max(counts) - min(counts) <= 4
     assert assign_replicas({5: None}, 1, range(2), 0) == [(5,), (5,)]
+
+
+def created(image: MetadataImage, candidates: LiveBrokers, *topics: NewTopic) -> tuple[PartitionImage, ...]:
+    """The partitions of new topics, none of which is refused."""
+    plan = plan_create_topics(image, candidates, CONFIG, topics, draw_ids(), lambda _: 0)
+    assert [result.error for result in plan.results] == [None] * len(topics)
+    return tuple(each for result in plan.results if result.topic is not None for each in result.topic.partitions)
+
+
+@pytest.mark.parametrize("name", ["t", "__consumer_offsets"])
+def test_brokers_that_are_away_get_replicas_and_join_the_isr_later(name: str) -> None:
+    image = image_of(brokers=3, away={1})
+    assert created(image, LiveBrokers(image), NewTopic(name, 4, 3)) == (
+        PartitionImage(2, 0, 0, (2, 3, 1), (2, 3)),
+        PartitionImage(3, 0, 0, (3, 2, 1), (3, 2)),
+        PartitionImage(2, 0, 0, (2, 3, 1), (2, 3)),
+        PartitionImage(3, 0, 0, (3, 2, 1), (3, 2)),
+    )
+
+
+def test_a_topic_is_made_although_fewer_replicas_than_its_minimum_are_alive() -> None:
+    image = image_of(brokers=3, away={1, 3})
+    topic = NewTopic("t", 1, 3, configs={"min.insync.replicas": "2"})
+    (partition,) = created(image, LiveBrokers(image), topic)
+    assert partition == PartitionImage(2, 0, 0, (2, 1, 3), (2,))
+    assert partition.elr == ()
+
+
+def test_a_broker_that_shuts_down_neither_leads_new_partitions_nor_is_in_their_isr() -> None:
+    image = image_of(brokers=3)
+    shutting_down = LiveBrokers(image, {1: 0})
+    assert {each.leader for each in created(image, shutting_down, NewTopic("t", 6, 2))} == {2, 3}
+    assert created(image, shutting_down, NewTopic("t", assignments={0: [1, 2, 3]})) == (
+        PartitionImage(2, 0, 0, (1, 2, 3), (2, 3)),
+    )
+    # It has registered again since: that was its earlier life.
+    assert {each.leader for each in created(image, LiveBrokers(image, {1: 7}), NewTopic("t", 6, 2))} == {1, 2, 3}
+
+
+def test_a_topic_grows_on_brokers_that_are_away() -> None:
+    image = image_of(brokers=3, away={3}).apply(topic_changes("t", uuid.UUID(int=10), [(3, 1, 2)]))
+    plan = plan_create_partitions(image, LiveBrokers(image), [NewPartitions("t", 3)], lambda _: 0)
+    topic = plan.results[0].topic
+    assert topic is not None
+    assert topic.partitions[1:] == (
+        PartitionImage(2, 0, 0, (2, 1, 3), (2, 1)),
+        PartitionImage(1, 0, 0, (1, 2, 3), (1, 2)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "away", "code", "message"),
+    [
+        (
+            NewTopic("t", 1, 4),
+            {2},
+            ErrorCode.invalid_replication_factor,
+            "The replication factor 4 cannot be reached: only 3 broker(s) are registered, of which 2 are alive.",
+        ),
+        (
+            NewTopic("t", 1, 1),
+            {1, 2, 3},
+            ErrorCode.invalid_replication_factor,
+            "No broker can lead a new partition: all 3 that are registered are away or shut down.",
+        ),
+        (
+            NewTopic("t", assignments={0: [1, 2], 1: [2, 3]}),
+            {2, 3},
+            ErrorCode.invalid_replica_assignment,
+            "The assignment of partition 1 names only brokers that are away or shut down.",
+        ),
+        (
+            NewTopic("t", assignments={0: [1, 4]}),
+            {2},
+            ErrorCode.invalid_replica_assignment,
+            "The assignment of partition 0 names broker 4, which is not registered.",
+        ),
+    ],
+)
+def test_a_topic_without_a_leader_or_with_too_many_replicas_is_refused(
+    topic: NewTopic, away: set[int], code: ErrorCode, message: str
+) -> None:
+    assert create(image_of(brokers=3, away=away), topic) == [("t", code, message)]
