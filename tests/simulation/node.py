@@ -75,7 +75,12 @@ class Incarnation:
         self.process = Process(f"{node.name}#{number}")
         chance = random.Random(node.chance.random())
         self.network = SimulatedNetwork(
-            node.cables, node.name, self.process, random.Random(chance.random()), node.file_system
+            node.cables,
+            node.name,
+            self.process,
+            random.Random(chance.random()),
+            node.file_system,
+            address=f"10.0.1.{node.node_id}",
         )
         self.disk = SimulatedDisk(node.file_system, node.clock, random.Random(chance.random()), node.on_write)
         self.broker = Broker(
