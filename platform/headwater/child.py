@@ -1,9 +1,9 @@
 """The child's end of the supervisor's pipes: report ready or failed, and notice that the parent is gone.
 
 A child gets two inherited descriptors. On the *ready* pipe it writes one JSON line, `{"ready": {...}}` with the
-addresses it bound or `{"error": "one line"}`. The *parent* pipe is held open by the supervisor: end-of-file on it means
-that the supervisor no longer exists, even after kill -9, and the child stops too. The supervisor may write one JSON
-line on it.
+addresses it bound or `{"error": "one line", "exit_code": 1}`. The *parent* pipe is held open by the supervisor:
+end-of-file on it means that the supervisor no longer exists, even after kill -9, and the child stops too. The
+supervisor may write one JSON line on it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class ParentLink:
         """Report to the supervisor the addresses on which this process listens."""
         self._report({"ready": dict(addresses)})
 
-    def report_error(self, message: str) -> None:
-        """Report to the supervisor, in one line, why this process cannot start."""
-        self._report({"error": message})
+    def report_error(self, message: str, exit_code: int) -> None:
+        """Report to the supervisor, in one line, why this process cannot start, and the code it will exit with."""
+        self._report({"error": message, "exit_code": exit_code})
 
     def receive(self) -> dict[str, Any]:
         """Wait for the supervisor's line; ends the process if the supervisor exits first."""

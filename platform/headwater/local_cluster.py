@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -19,8 +20,10 @@ from headwater.zookeeper_server import server_logins
 
 #: More processes than a machine for a trial has use for.
 BROKERS_MAX: Final = 9
-#: Written before anything else: which cluster a folder is for.
+#: Written before the first process starts: which cluster a folder is for.
 LAYOUT_FILE: Final = "cluster.properties"
+#: Written before the layout, and there until all brokers have been ready once: no user has data in the folder.
+NEW_FILE: Final = "cluster.new"
 #: What a node without a cluster keeps in its folder.
 ONE_NODE_FILES: Final = ("meta.properties", "__cluster_metadata")
 #: Short, because all processes share the machine: only a frozen or silent one is noticed by its session.
@@ -94,34 +97,58 @@ def check_folder(data_dir: str, brokers: int) -> None:
     )
 
 
-def _prepare_folder(data_dir: str, brokers: int) -> bool:
-    """Write the layout of a new folder; return whether it is new."""
-    check_folder(data_dir, brokers)
-    if stored_brokers(data_dir) is not None:
-        return False
-    path = os.path.join(data_dir, LAYOUT_FILE)
+def _lock_folder(data_dir: str) -> int:
+    """Make and lock the folder."""
     try:
         os.makedirs(data_dir, exist_ok=True)
+        return lock_folder(data_dir)
+    except FolderInUseError as error:
+        raise ClusterFolderError(str(error)) from None
+    except OSError as error:
+        raise ClusterFolderError(f"{data_dir}: {error.strerror}; check the path and its permissions") from None
+
+
+def _prepare_folder(data_dir: str, brokers: int) -> bool:
+    """Write the layout of a new folder; return whether its brokers were never ready together."""
+    check_folder(data_dir, brokers)
+    new_path = os.path.join(data_dir, NEW_FILE)
+    if stored_brokers(data_dir) is not None:
+        return os.path.exists(new_path)
+    path = os.path.join(data_dir, LAYOUT_FILE)
+    try:
+        with open(new_path, "w", encoding="utf-8"):
+            _sync_folder(data_dir)
         with open(path + ".tmp", "w", encoding="utf-8") as file:
             file.write(f"brokers={brokers}\n")
             file.flush()
             os.fsync(file.fileno())
         os.replace(path + ".tmp", path)
-        folder = os.open(data_dir, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(data_dir)
     except OSError as error:
         raise ClusterFolderError(f"{data_dir}: {error.strerror}; check the path and its permissions") from None
     return True
 
 
+def _end_newness(data_dir: str) -> None:
+    """Note that all brokers were ready; a full or read-only disk only leaves the folder a new one."""
+    with contextlib.suppress(OSError):
+        os.remove(os.path.join(data_dir, NEW_FILE))
+        _sync_folder(data_dir)
+
+
+def _sync_folder(data_dir: str) -> None:
+    folder = os.open(data_dir, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 class LocalCluster(LocalProcesses):
     """A cluster on this machine: `start` blocks until all processes are ready, `stop` ends them.
 
-    A process that dies is restarted on its previous ports, however often: the others serve on meanwhile. The same holds
-    for a broker of an earlier start that cannot start now, such as one with a damaged disk.
+    A process that dies is restarted on its previous ports, however often: the others serve on meanwhile. Once all
+    brokers of a folder have been ready, the same holds for one that cannot start, such as one with a damaged disk.
     """
 
     def __init__(
@@ -187,16 +214,12 @@ class LocalCluster(LocalProcesses):
         Raises:
             NodeStartError: A port is in use, the folder is for another number of brokers, ...; no process remains.
         """
-        is_new = _prepare_folder(self._data_dir, self._count)
-        try:
-            # Before anything is written: the processes of a running cluster need its login.
-            self._lock = lock_folder(self._data_dir)
-        except FolderInUseError as error:
-            raise ClusterFolderError(str(error)) from None
-        except OSError as error:
-            raise ClusterFolderError(f"{self._data_dir}: {error.strerror}; check the path") from None
+        check_folder(self._data_dir, self._count)
+        # Before anything is written: the processes of a running cluster need its login.
+        self._lock = _lock_folder(self._data_dir)
         try:
             self._check_ports()
+            is_new = _prepare_folder(self._data_dir, self._count)
             self._write_secret(JAAS_FILE, server_logins(USERNAME, self._password))
             self._zookeeper.start()
             self._api.start()
@@ -206,6 +229,8 @@ class LocalCluster(LocalProcesses):
                 self._write_secret(f"broker-{node_id}.yaml", self._broker_config(node_id))
                 broker.start()
             self._await_brokers(is_new=is_new)
+            if is_new:
+                _end_newness(self._data_dir)
             self._api.tell({"bootstrap_servers": self.bootstrap_servers})
             self._api.wait_ready(self._over.set)
         except ChildError as error:

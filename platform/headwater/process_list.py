@@ -16,7 +16,10 @@ LIST_BYTES_MAX: Final = 65_536
 
 
 def write_process_list(data_dir: str, children: Mapping[str, Child]) -> None:
-    """Replace the list by the children that are ready; without room on the disk it stays as it is."""
+    """Replace the list by the children that are ready; without room on the disk it stays as it is.
+
+    One thread at a time: the list is written to one temporary file first.
+    """
     processes = {
         name: {"pid": child.pid, "host": child.addresses["host"], "port": child.addresses["port"]}
         for name, child in children.items()

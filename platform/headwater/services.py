@@ -68,6 +68,7 @@ class LocalProcesses:
         self._report = report or report_to_stderr
         self._over = threading.Event()
         self._gave_up = False
+        self._list_lock = threading.Lock()
         #: By process name, in the order of the start.
         self._children: dict[str, Child] = {}
 
@@ -115,9 +116,14 @@ class LocalProcesses:
             start_timeout_ms=settings.start_timeout_ms,
             stop_timeout_ms=settings.stop_timeout_ms,
             report=self._report,
-            on_ready=lambda: write_process_list(self._data_dir, self._children),
+            on_ready=self._write_list,
         )
         return child
+
+    def _write_list(self) -> None:
+        """Write the list of processes; children become ready in several threads, and the last one's list has all."""
+        with self._list_lock:
+            write_process_list(self._data_dir, self._children)
 
     def _add_api(self, http_port: int, host: str) -> Child:
         """Add the REST API. Clients need brokers alone: whatever ends it, however often, leaves them alone."""

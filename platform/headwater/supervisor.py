@@ -22,6 +22,9 @@ from headwater.child import LINE_BYTES_MAX
 #: How long the end of a child may come before the signal that explains it.
 GROUP_SIGNAL_GRACE_S = 0.1
 
+#: How long the end of a child may come after that of its pipe.
+EXIT_WAIT_S = 5
+
 #: Exit code of a child whose options or properties are wrong (`headwater.cli.shell.errors`).
 USER_ERROR_EXIT_CODE = 2
 
@@ -128,6 +131,8 @@ class Child:
         self._parent_fd: int | None = None
         self._ready_fd: int | None = None
         self._line: bytes | None = None
+        #: When a process that is not ready has failed.
+        self._deadline_s = 0.0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -147,21 +152,22 @@ class Child:
         self._spawn()
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Send the process its one line, now and after each restart."""
+        """Send the process its one line, now and after each restart; it may have waited for it until now."""
         with self._lock:
             self._line = json.dumps(message).encode() + b"\n"
+            self._set_deadline()
             self._write_line()
 
     def wait_ready(self, on_give_up: Callable[[], None]) -> Mapping[str, Any]:
         """Wait until the process reports its addresses; from then on it is restarted when it dies.
 
         Raises:
-            ChildError: the process failed, exited or took too long; no process remains. `keep_starting` may follow.
+            ChildError: The process failed, exited or took too long since its start. It may still run, so that a caller
+                learns of several failures before it waits for an end; `stop` or `keep_starting` follows.
         """
         try:
             self.addresses = self._read_ready()
         except ChildError:
-            self._end_process()
             raise
         except BaseException:
             self.stop()
@@ -171,13 +177,15 @@ class Child:
         return self.addresses
 
     def keep_starting(self, failure: ChildError, on_give_up: Callable[[], None]) -> None:
-        """Restart a process for which `wait_ready` raised `failure`, as one that died; returns at once."""
+        """End and restart a process for which `wait_ready` raised `failure`, as one that died; returns at once."""
         self._report_failure(str(failure))
-        self._watch(on_give_up)
+        self._watch(on_give_up, is_failed=True)
 
-    def _watch(self, on_give_up: Callable[[], None]) -> None:
+    def _watch(self, on_give_up: Callable[[], None], *, is_failed: bool = False) -> None:
         self._on_give_up = on_give_up
-        self._watcher = threading.Thread(target=self._keep_alive, name=f"watch-{self.name}", daemon=True)
+        self._watcher = threading.Thread(
+            target=self._keep_alive, kwargs={"is_failed": is_failed}, name=f"watch-{self.name}", daemon=True
+        )
         self._watcher.start()
 
     def expect_end(self) -> None:
@@ -220,7 +228,11 @@ class Child:
                 os.close(ready_write)
                 os.close(parent_read)
                 self._ready_fd, self._parent_fd = ready_read, parent_write
+            self._set_deadline()
             self._write_line()
+
+    def _set_deadline(self) -> None:
+        self._deadline_s = time.monotonic() + self._start_timeout_ms / 1000
 
     def _write_line(self) -> None:
         if self._line is None or self._parent_fd is None:
@@ -230,35 +242,38 @@ class Child:
 
     def _read_ready(self) -> Mapping[str, Any]:
         assert self._ready_fd is not None
-        deadline = time.monotonic() + self._start_timeout_ms / 1000
         line = bytearray()
         while not line.endswith(b"\n"):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise ChildError(f"{self.name} is not ready after {self._start_timeout_ms} ms (start_timeout_ms)")
+            left_s = max(0.0, self._deadline_s - time.monotonic())
+            # Read even after the deadline: it may have been ready long before its line is asked for.
             if not select.select([self._ready_fd], [], [], min(left_s, 0.5))[0]:
+                if left_s == 0:
+                    raise ChildError(f"{self.name} is not ready after {self._start_timeout_ms} ms (start_timeout_ms)")
                 continue
             piece = os.read(self._ready_fd, 4096)
             if not piece:
-                raise ChildError(f"{self.name} {describe_exit(self._exit_code())} before it was ready")
+                raise ChildError(f"{self.name} {self._describe_end()} before it was ready")
             line += piece
             if len(line) > LINE_BYTES_MAX:
                 raise ChildError(f"{self.name} reported more than {LINE_BYTES_MAX} bytes")
         message = json.loads(line)
         if "error" in message:
-            raise ChildError(message["error"], is_user_error=self._exit_code() == USER_ERROR_EXIT_CODE)
+            # The process says its exit code: its end, which closes what it has open, may be long in coming.
+            raise ChildError(message["error"], is_user_error=message.get("exit_code") == USER_ERROR_EXIT_CODE)
         addresses = message["ready"]
         assert isinstance(addresses, dict)
         return addresses
 
-    def _exit_code(self) -> int:
+    def _describe_end(self) -> str:
         assert self._process is not None
         try:
-            return self._process.wait(timeout=5)
+            return describe_exit(self._process.wait(timeout=EXIT_WAIT_S))
         except subprocess.TimeoutExpired:
-            return 0
+            return "closed its pipe, and did not exit,"
 
-    def _keep_alive(self) -> None:
+    def _keep_alive(self, *, is_failed: bool) -> None:
+        if is_failed:
+            self._end_process()
         attempts = 0
         started = time.monotonic()
         while True:
@@ -318,9 +333,8 @@ class Child:
             return
         self._failure = failure
         longest_ms = self._policy.backoff_max_ms
-        follows = (
-            "" if self._policy.attempts_max is not None else f"; it is tried again every {longest_ms} ms or sooner"
-        )
+        has_limit = self._policy.attempts_max is not None
+        follows = "" if has_limit else f"; it is tried again after a pause of at most {longest_ms} ms"
         self._report(f"{self.name} did not start: {failure}{follows}")
 
     def _close_pipes(self) -> None:

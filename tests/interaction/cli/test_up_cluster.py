@@ -20,7 +20,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 pytestmark = pytest.mark.slow
 
 WAIT_S = 120
-META_PROPERTIES = "version=1\ncluster.id=HHHHHHHHHHHHHHHHHHHHHQ\nnode.id=1\ndirectory.id=DDDDDDDDDDDDDDDDDDDDDA\n"
 READY = re.compile(r"Headwater is ready: kafka (\S+), http (\S+), metrics (\S+)\n")
 
 
@@ -172,11 +171,12 @@ def serves_with_a_damaged_folder(folder: Path, expected: range) -> None:
         properties.write_text(sound)
         eventually(lambda: "headwater: broker 2 is running\n" in up.errors.read_text())
         eventually(lambda: not up.status()["under_replicated"])
-        lines = [line for line in up.errors.read_text().splitlines() if "broker 2" in line]
+        # The brokers write to the same file, and may warn of connections to broker 2 there.
+        lines = [line for line in up.errors.read_text().splitlines() if line.startswith("headwater: broker 2 ")]
         assert len(lines) == 2
         reason = f"log folder {folder / 'broker-2'}: it belongs to node 1, but node.id is 2"
         assert lines[0].startswith(f"headwater: broker 2 did not start: broker: {reason}")
-        assert lines[0].endswith("; it is tried again every 500 ms or sooner")
+        assert lines[0].endswith("; it is tried again after a pause of at most 500 ms")
     finally:
         up.stop()
 
@@ -185,8 +185,11 @@ def test_a_broker_that_cannot_start_in_a_new_folder_ends_the_command_with_one_li
     folder = tmp_path / "data"
     ports = ["--data", str(folder), "--kafka-port", "0", "--http-port", "0"]
     (folder / "broker-2").mkdir(parents=True)
-    (folder / "broker-2" / "meta.properties").write_text(META_PROPERTIES)
-    output = headwater("up", "--brokers", "3", *ports, ends=1)
-    assert "it belongs to node 1, but node.id is 2" in output
-    assert len(output.splitlines()) == 1
-    assert not (folder / "processes.json").exists()
+    # Damaged, because a sound one of another cluster is refused for one of two reasons: brokers 1 and 3 begin theirs.
+    (folder / "broker-2" / "meta.properties").write_text("damaged")
+    for _ in range(2):  # a start that failed does not make the folder one whose other brokers serve
+        output = headwater("up", "--brokers", "3", *ports, ends=1)
+        # The other brokers write to the same file, and may warn there that their start is cut short.
+        [line] = [line for line in output.splitlines() if line.startswith("headwater: ")]
+        assert f"log folder {folder / 'broker-2'}: meta.properties is damaged" in line
+        assert not (folder / "processes.json").exists()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -16,7 +21,8 @@ from headwater.cluster_ports import fixed_ports
 from headwater.folder_lock import lock_folder
 from headwater.local_cluster import LAYOUT_FILE, ClusterFolderError, LocalCluster, check_folder, stored_brokers
 from headwater.process_list import PROCESS_LIST, read_process_list, remove_process_list
-from headwater.services import NodeStartError
+from headwater.services import NodeStartError, child_command
+from headwater.settings import Settings
 from headwater.supervisor import Child, ChildError, RestartPolicy
 from headwater.zookeeper_server import ZooKeeperError, ZooKeeperPlace, ZooKeeperProcess, java_command
 
@@ -73,6 +79,39 @@ def test_only_its_own_supervisor_removes_a_list(tmp_path: Path) -> None:
         (tmp_path / PROCESS_LIST).write_text(f'{{"supervisor": {supervisor}, "processes": {{}}}}')
         remove_process_list(str(tmp_path))
         assert (tmp_path / PROCESS_LIST).exists() == stays
+
+
+def test_processes_that_become_ready_at_once_leave_a_whole_list_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(str(tmp_path), 3)
+    first, second = cluster._children["broker-1"], cluster._children["broker-2"]
+    first_writes, second_is_ready = threading.Event(), threading.Event()
+    dump = json.dump
+
+    def dump_late(value: object, file: IO[str]) -> None:
+        if not first_writes.is_set():
+            first_writes.set()
+            # The second one has written its list by now, or waits for its turn.
+            second_is_ready.wait(0.3)
+        dump(value, file)
+
+    def become_ready(child: Child) -> None:
+        child.addresses = {"host": "127.0.0.1", "port": 9092}
+        child._on_ready()
+
+    def become_ready_second() -> None:
+        become_ready(second)
+        second_is_ready.set()
+
+    monkeypatch.setattr(json, "dump", dump_late)
+    threads = [threading.Thread(target=become_ready, args=(first,)), threading.Thread(target=become_ready_second)]
+    threads[0].start()
+    assert first_writes.wait(60)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert set(read_process_list(str(tmp_path))) == {"broker-1", "broker-2"}
 
 
 def test_the_folder_of_a_running_cluster_is_left_alone(tmp_path: Path) -> None:
@@ -159,6 +198,7 @@ def test_a_port_in_use_ends_the_start_before_a_process_runs(tmp_path: Path) -> N
         "another --kafka-port"
     )
     assert set(cluster.pids.values()) == {None}
+    assert os.listdir(tmp_path) == [".lock"]
     os.close(lock_folder(str(tmp_path)))
 
 
@@ -167,21 +207,27 @@ FAILS_AT_FIRST = """
 import json, os, sys
 path, ready_fd, parent_fd = sys.argv[1], int(sys.argv[3]), int(sys.argv[5])
 left = open(path).read().splitlines()
-answer = {"error": left.pop()} if left else {"ready": {"host": "h", "port": 1}}
+answer = {"error": left.pop(), "exit_code": 1} if left else {"ready": {"host": "h", "port": 1}}
 failed = "error" in answer
+if failed and "options" in answer["error"]:
+    answer["exit_code"] = 2
 open(path, "w").write("".join(line + "\\n" for line in left))
 os.write(ready_fd, json.dumps(answer).encode() + b"\\n")
 if failed:
-    sys.exit(2 if "options" in answer["error"] else 1)
+    sys.exit(answer["exit_code"])
 os.read(parent_fd, 1)
 """
+
+
+def failing_command(failures: Path, _known: Mapping[str, Any] | None) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", FAILS_AT_FIRST, str(failures)]
 
 
 def failing_child(failures: Path, *reasons: str, report: Callable[[str], None], on_ready: Callable[[], None]) -> Child:
     failures.write_text("".join(f"{reason}\n" for reason in reversed(reasons)))
     child = Child(
         "broker 2",
-        lambda _known: [sys.executable, "-I", "-S", "-c", FAILS_AT_FIRST, str(failures)],
+        partial(failing_command, failures),
         RestartPolicy(attempts_max=None, backoff_ms=1, backoff_max_ms=4, healthy_after_ms=60_000),
         start_timeout_ms=30_000,
         stop_timeout_ms=30_000,
@@ -201,19 +247,86 @@ def test_a_process_that_does_not_start_is_reported_once_for_each_reason_and_trie
     child = failing_child(tmp_path / "failures", *reasons, report=lines.append, on_ready=ready.set)
     with pytest.raises(ChildError, match="no disk") as caught:
         child.wait_ready(lambda: None)
-    assert (caught.value.is_user_error, child.pid) == (False, None)
+    assert not caught.value.is_user_error
     child.keep_starting(caught.value, lambda: None)
     try:
         assert ready.wait(60)
         assert child.addresses == {"host": "h", "port": 1}
         assert lines == [
-            "broker 2 did not start: no disk; it is tried again every 4 ms or sooner",
-            "broker 2 did not start: wrong options; it is tried again every 4 ms or sooner",
+            "broker 2 did not start: no disk; it is tried again after a pause of at most 4 ms",
+            "broker 2 did not start: wrong options; it is tried again after a pause of at most 4 ms",
             "broker 2 is running",
         ]
     finally:
         child.stop()
     assert child.pid is None
+
+
+#: Ignores SIGTERM, and is never ready.
+HANGS = "import signal, threading; signal.signal(signal.SIGTERM, signal.SIG_IGN); threading.Event().wait()"
+
+
+def own_child(code: str, *, start_timeout_ms: int, report: Callable[[str], None]) -> Child:
+    return Child(
+        "broker 2",
+        lambda _known: [sys.executable, "-I", "-S", "-c", code],
+        RestartPolicy(attempts_max=None, backoff_ms=600_000, backoff_max_ms=600_000, healthy_after_ms=60_000),
+        start_timeout_ms=start_timeout_ms,
+        stop_timeout_ms=500,
+        report=report,
+    )
+
+
+def test_a_failed_process_ends_while_others_are_waited_for() -> None:
+    lines: list[str] = []
+    child = own_child(HANGS, start_timeout_ms=300, report=lines.append)
+    child.start()
+    try:
+        with pytest.raises(ChildError, match="is not ready after 300 ms") as caught:
+            child.wait_ready(lambda: None)
+        assert child.pid is not None
+        process = child._process
+        assert process is not None
+        child.keep_starting(caught.value, lambda: None)
+        assert process.wait(60) == -signal.SIGKILL
+        assert len(lines) == 1
+    finally:
+        child.stop()
+    assert child.pid is None
+
+
+#: Is ready at once, until its supervisor is gone.
+IS_READY = """
+import os, sys
+os.write(int(sys.argv[2]), b'{"ready": {"host": "h", "port": 1}}\\n')
+os.read(int(sys.argv[4]), 1)
+"""
+
+
+def test_the_time_of_a_start_runs_from_the_start_and_not_from_the_wait() -> None:
+    child = own_child(HANGS, start_timeout_ms=60_000, report=lambda _line: None)
+    child.start()
+    before_s = child._deadline_s
+    try:
+        child._deadline_s -= 60_000  # as if the one before it had taken all the time
+        with pytest.raises(ChildError, match="is not ready after 60000 ms"):
+            child.wait_ready(lambda: None)
+        child.tell({"bootstrap_servers": "h:1"})
+        assert child._deadline_s >= before_s  # what waited for the line starts with it
+    finally:
+        child.stop()
+
+
+def test_a_process_that_was_ready_in_time_is_so_when_its_line_is_read_late() -> None:
+    child = own_child(IS_READY, start_timeout_ms=60_000, report=lambda _line: None)
+    child.start()
+    try:
+        assert child._ready_fd is not None
+        assert select.select([child._ready_fd], [], [], 60)[0]
+        child._deadline_s -= 60_000
+        assert child.wait_ready(lambda: None) == {"host": "h", "port": 1}
+    finally:
+        child.stop()
 
 
 def test_wrong_options_of_a_process_are_the_users_error(tmp_path: Path) -> None:
@@ -224,6 +337,84 @@ def test_wrong_options_of_a_process_are_the_users_error(tmp_path: Path) -> None:
     child.stop()
     assert caught.value.is_user_error
     assert lines == []
+
+
+def cluster_of(folder: Path, failures: Path, *failing: str, lines: list[str]) -> LocalCluster:
+    """A cluster of three brokers whose processes are ready at once, except those that fail."""
+    settings = Settings(restart_backoff_ms=600_000, restart_backoff_max_ms=600_000)
+    cluster = LocalCluster(str(folder), 3, settings=settings, report=lines.append)
+    failures.mkdir(exist_ok=True)
+    for name, child in cluster._children.items():
+        path = failures / name
+        path.write_text("no disk\n" if name in failing else "")
+        child._command = partial(failing_command, path)
+    return cluster
+
+
+def test_a_folder_is_new_until_all_its_brokers_have_been_ready_at_one_start(tmp_path: Path) -> None:
+    folder, failures = tmp_path / "data", tmp_path / "failures"
+    lines: list[str] = []
+    for _ in range(2):
+        with pytest.raises(NodeStartError, match="no disk"):
+            cluster_of(folder, failures, "broker-2", lines=lines).start()
+    for failing in ((), ("broker-2",)):
+        assert lines == []
+        cluster = cluster_of(folder, failures, *failing, lines=lines)
+        try:
+            cluster.start()
+        finally:
+            cluster.stop()
+    assert len(lines) == 1
+    assert lines[0].startswith("broker 2 did not start: no disk; it is tried again")
+
+
+#: Reports wrong options, and does not end.
+ENDS_SLOWLY = """
+import os, sys, threading
+os.write(int(sys.argv[2]), b'{"error": "wrong options", "exit_code": 2}\\n')
+threading.Event().wait()
+"""
+
+
+def test_wrong_options_are_the_users_error_before_the_process_has_ended() -> None:
+    child = own_child(ENDS_SLOWLY, start_timeout_ms=60_000, report=lambda _line: None)
+    child.start()
+    try:
+        with pytest.raises(ChildError, match="wrong options") as caught:
+            child.wait_ready(lambda: None)
+        assert caught.value.is_user_error
+        assert child.pid is not None
+    finally:
+        child.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["broker", "--set", "node.id=none"], "node.id"),
+        (["zookeeper", "--port", "1", "--jaas", "missing"], "missing is not there"),
+        (["api", "--host", "256.0.0.1", "--http-port", "0"], "256.0.0.1"),
+    ],
+)
+def test_each_process_reports_the_users_error_as_one(command: list[str], reason: str) -> None:
+    child = Child(
+        command[0],
+        lambda _known: child_command(*command),
+        RestartPolicy(attempts_max=0, backoff_ms=1, backoff_max_ms=1, healthy_after_ms=1),
+        start_timeout_ms=60_000,
+        stop_timeout_ms=60_000,
+        report=lambda _line: None,
+    )
+    child.start()
+    try:
+        with pytest.raises(ChildError, match=reason) as caught:
+            child.wait_ready(lambda: None)
+        assert child._process is not None
+        assert caught.value.is_user_error == (child._process.wait(60) == 2)
+        assert caught.value.is_user_error
+    finally:
+        child.stop()
 
 
 @pytest.mark.parametrize(

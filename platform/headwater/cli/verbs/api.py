@@ -57,7 +57,7 @@ def api(
     except CliError as error:
         if not link.supervised:
             raise
-        link.report_error(str(error))
+        link.report_error(str(error), error.exit_code)
         raise SystemExit(error.exit_code) from None
 
 

@@ -130,7 +130,7 @@ def broker(
 def _fail(link: ParentLink, message: str, exit_code: int) -> None:
     """Report a failure: to the supervisor if present, which prints it; otherwise on stderr."""
     if link.supervised:
-        link.report_error(message)
+        link.report_error(message, exit_code)
         raise SystemExit(exit_code)
     raise CliError("", message, exit_code=exit_code)
 

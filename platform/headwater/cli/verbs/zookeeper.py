@@ -70,7 +70,7 @@ def zookeeper(
 
 def _fail(link: ParentLink, message: str, exit_code: int) -> NoReturn:
     if link.supervised:
-        link.report_error(f"zookeeper: {message}")
+        link.report_error(f"zookeeper: {message}", exit_code)
         raise SystemExit(exit_code)
     raise CliError("zookeeper", message, exit_code=exit_code)
 
