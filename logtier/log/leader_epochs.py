@@ -24,8 +24,9 @@ class LeaderEpochs:
     """The leader epoch history of one log: pairs of (epoch, start offset), from which replicas find where they diverge.
 
     Invariant: epochs and offsets strictly increase. File: `leader-epoch-checkpoint`, text: version, count, one pair a
-    line. It is written at every change without a sync: it is on the device with the next sync of the log, and recovery
-    restores the epochs of batches that are checked from the batches themselves.
+    line. It is written at every change without a sync, and is on the device with the next sync of the log. After a
+    power loss it may be an older one or a torn one: a start restores the epochs of the batches that it checks, and all
+    of them if the file is not whole.
     """
 
     __slots__ = ("_disk", "_epochs", "_path", "_start_offsets", "latest")
@@ -37,12 +38,14 @@ class LeaderEpochs:
         self._start_offsets: list[int] = []
         self.latest = UNDEFINED_EPOCH
 
-    def load(self) -> None:
-        """Read the file; a missing or damaged file counts as empty."""
+    def load(self) -> bool:
+        """Read the file; return False, without epochs, if it is missing or not whole."""
         try:
             self._parse(self._disk.read(self._path).decode())
         except (FileNotFoundError, ValueError):
             self._set([], [])
+            return False
+        return True
 
     def note_moved(self, directory: str) -> None:
         """Use the file in the renamed folder."""
@@ -140,6 +143,8 @@ class LeaderEpochs:
         self.latest = epochs[-1] if epochs else UNDEFINED_EPOCH
 
     def _parse(self, text: str) -> None:
+        if not text.endswith("\n"):
+            raise ValueError(f"{self._path} is cut off")  # perhaps within a number
         version, count, *lines = text.splitlines()
         pairs = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
         if int(version) != _VERSION or int(count) != len(pairs) or pairs != sorted(set(pairs)):

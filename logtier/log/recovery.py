@@ -2,7 +2,7 @@
 
 import logging
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -82,12 +82,13 @@ def load_log(
 
     After a clean stop only the end of the last segment is read. Otherwise every segment from the recovery point on is
     checked batch by batch and truncated at the first torn or damaged batch; its indexes, the producer states and the
-    leader epochs are rebuilt in the same pass. Every batch before the damage is kept.
+    leader epochs are rebuilt in the same pass. Every batch before the damage is kept. If the file of leader epochs is
+    not whole, the headers of all batches are read.
     """
     segments: Sequence[LogSegment]
     segments, snapshots, indexed = _list_files(disk, directory, index_interval_bytes, now_ms)
     leader_epochs = LeaderEpochs(disk, directory)
-    leader_epochs.load()
+    has_epochs = leader_epochs.load()
     is_on_device = False
     if not segments:
         segments = [_begin(disk, directory, log_start_offset, index_interval_bytes, now_ms)]
@@ -107,7 +108,9 @@ def load_log(
             log_end_offset = clean_end
             producers = snapshots.restore(segments, clean_end)
             recovery_point = clean_end
-            is_on_device = True
+            is_on_device = has_epochs
+        if not has_epochs:
+            leader_epochs.restore(0, _epochs_of(segments))
         _check_transaction_indexes(segments, snapshots, indexed)
         log_start_offset = max(log_start_offset, segments[0].base_offset)
         if log_end_offset < log_start_offset:
@@ -132,6 +135,13 @@ def load_log(
         leader_epochs=leader_epochs,
         is_on_device=is_on_device,
     )
+
+
+def _epochs_of(segments: Sequence[LogSegment]) -> Iterator[tuple[int, int]]:
+    """Yield the leader epoch and the base offset of each batch."""
+    for segment in segments:
+        for found in segment.headers():
+            yield found.header.partition_leader_epoch, found.header.base_offset
 
 
 def _begin(disk: Disk, directory: str, offset: int, index_interval_bytes: int, now_ms: int) -> LogSegment:

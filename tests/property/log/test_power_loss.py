@@ -119,6 +119,7 @@ class World:
         #: The offsets that must be there, and the log end offset at the start.
         self.acknowledged: dict[TopicPartition, set[int]] = {partition: set() for partition in PARTITIONS}
         self.began: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 0)
+        self.leader_epoch = 0
         self.start()
 
     def start(self) -> None:
@@ -146,8 +147,9 @@ class World:
         log = self.logs.logs[partition]
         offset = log.log_end_offset
         record = Record(None, b"%d" % offset * self.chance.randint(1, 20), self.clock.ms + offset)
+        self.leader_epoch += self.chance.random() < 0.1
         try:
-            info = log.append_as_leader(build_batch([record]), leader_epoch=0, now_ms=self.clock.ms)
+            info = log.append_as_leader(build_batch([record]), leader_epoch=self.leader_epoch, now_ms=self.clock.ms)
         except KafkaError:
             pytest.fail("nothing fails on this disk")
         assert info.flush is not None
@@ -193,6 +195,11 @@ class World:
                 assert found.offset <= record.offset
                 offset = header.last_offset + 1
         assert not self.acknowledged[partition] - seen, f"{partition} lost acknowledged records"
+        epochs: dict[int, int] = {}
+        for segment in log.segments:
+            for found in segment.headers():
+                epochs.setdefault(found.header.partition_leader_epoch, found.header.base_offset)
+        assert log.leader_epochs.entries() == list(epochs.items()), f"{partition} lost leader epochs"
         for segment in log.segments:
             newest = max((found.header.max_timestamp_ms for found in segment.headers()), default=-1)
             assert segment.max_timestamp_ms == newest

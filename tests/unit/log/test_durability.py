@@ -342,3 +342,23 @@ def test_a_repeated_append_waits_for_the_sync_that_could_not_begin(world: World,
     assert answers == [None]
     assert durability.flushed_offset == 1
     assert durability.round_of(0) is None
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"0\n2\n0 0\n4 1", b"0\n2\n0 0\n", bytes(20)])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_file_of_leader_epochs_that_is_not_whole_is_made_of_the_batches(
+    world: World, make_batch: MakeBatch, damage: bytes | None, clean: bool
+) -> None:
+    """A power loss leaves such a one of a file that was replaced without a sync, whatever was on the device before."""
+    for leader_epoch, count in ((0, 10), (4, 5), (7, 1)):
+        world.log.append_as_leader(make_batch(count), leader_epoch=leader_epoch, now_ms=NOW_MS)
+    while world.disk.syncs:
+        world.disk.end()
+    epochs = world.log.leader_epochs.entries()
+    assert epochs == [(0, 0), (4, 10), (7, 15)]
+    world.log.close()
+    path = world.path / "leader-epoch-checkpoint"
+    path.unlink() if damage is None else path.write_bytes(damage)
+    log = world.open(clean=clean, recovery_point=16)
+    assert log.leader_epochs.entries() == epochs
+    assert not log.durability.is_complete
