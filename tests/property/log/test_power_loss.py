@@ -197,8 +197,8 @@ class World:
         assert not self.acknowledged[partition] - seen, f"{partition} lost acknowledged records"
         epochs: dict[int, int] = {}
         for segment in log.segments:
-            for found in segment.headers():
-                epochs.setdefault(found.header.partition_leader_epoch, found.header.base_offset)
+            for _, _, header in segment.headers():
+                epochs.setdefault(header.partition_leader_epoch, header.base_offset)
         assert log.leader_epochs.entries() == list(epochs.items()), f"{partition} lost leader epochs"
         for segment in log.segments:
             newest = max((found.header.max_timestamp_ms for found in segment.headers()), default=-1)
