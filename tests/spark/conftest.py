@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -27,7 +28,16 @@ AwaitStableEnd: TypeAlias = "Callable[[str, dict[int, int]], None]"
 
 # Small: the topics of these tests are.
 KAFKA_JVM = ["-Xmx384m", "-Xms384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+TIMEOUT_S = 1800
 GIVEN = os.environ.get("HEADWATER_TEST_BOOTSTRAP")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each test may be the first, which fetches jars and starts Spark beside other runs that do the same."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
