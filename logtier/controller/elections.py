@@ -218,19 +218,16 @@ def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]
     partition without a leader, as nothing is committed meanwhile.
     """
     brokers = LiveBrokers(image)
-    operations: list[Operation] = []
-    for topic in image.topics.values():
-        if not any(each.elr for each in topic.partitions):
-            continue
-        minimum = min_isr(topic)
-        partitions = []
-        for each in topic.partitions:
-            draft = PartitionDraft(each, minimum, brokers)
-            if each.leader != NO_BROKER:
-                draft.alter(each.isr, is_recovering=each.is_recovering)
-            partitions.append(draft.result())
-        operations += change_topic(topic.name, topic.topic_id, topic.partitions, tuple(partitions))
-    return operations
+
+    def lowered(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+        del topic
+        draft = PartitionDraft(partition, minimum, brokers)
+        if partition.leader != NO_BROKER:
+            draft.alter(partition.isr, is_recovering=partition.is_recovering)
+        return draft.result()
+
+    with_elr = (topic for topic in image.topics.values() if any(each.elr for each in topic.partitions))
+    return _changed_topics(with_elr, lowered, min_isr)
 
 
 def _changed_topics(

@@ -218,22 +218,25 @@ class Durability:
         if self._health.failure is not None:
             raise self._storage_error()
         end, base = self._log.log_end_offset, self._log.segments.active.base_offset
+        # What is added from here on, such as by those who wait for a round, is for the next sync.
+        directories, self._directories = self._directories, []
+        written, self._written_files = self._written_files, []
         try:
             for segment in self._unsynced_segments():
                 for file in self._files(segment):
                     file.fsync()
-            for file in self._open_written(self._written_files):
+            for file in self._open_written(written):
                 file.fsync()
-            for directory in self._directories:
+            for directory in directories:
                 self._disk.fsync_directory(directory)
             if self._running is not None:
                 self._running.result()
         except OSError as error:
+            self._directories += directories
+            self._written_files += written
             self._fail(error)
             raise self._storage_error() from error
         self.poll()
-        self._directories.clear()
-        self._written_files.clear()
         self._note_synced(end, base)
 
     def note_synced(self) -> None:

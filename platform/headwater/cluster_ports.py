@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,9 +63,6 @@ def fixed_ports(brokers: int, kafka_port: int, http_port: int, metrics_port: int
 
 def port_in_use(host: str, ports: Sequence[FixedPort]) -> FixedPort | None:
     """Return the first port on which another process listens."""
-    import errno
-    import socket
-
     for each in ports:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:

@@ -32,7 +32,7 @@ def measure(
     with clusters.both(folder) as pair:
         for round_number in range(warm_up + rounds):
             for driver_name in driver_names:
-                for cluster in pair if round_number % 2 else pair[::-1]:
+                for cluster in brokers.in_turn(pair, round_number):
                     row = _one_round(cluster, driver_name, size, f"bench-{round_number}-{driver_name}")
                     if round_number >= warm_up:
                         keep(figures, cluster, row, f"{driver_name}: ")

@@ -71,7 +71,7 @@ def measure(
 def _starts(folder: Path, trees: dict[str, Path], rounds: int) -> Figures:
     figures: Figures = {}
     for round_number in range(rounds + 1):
-        for name in list(trees) if round_number % 2 else reversed(list(trees)):
+        for name in brokers.in_turn(list(trees), round_number):
             with _import_from(trees[name]):
                 row = start_up.up(folder / f"start-{round_number}-{name.lower()}")
             if round_number:  # the first one warms the page cache

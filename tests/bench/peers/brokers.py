@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tests.bench.loads import drivers
 from tests.bench.loads.load import Load
@@ -16,6 +17,8 @@ from tests.bench.peers import (
     headwater_processes,
 )
 from tests.bench.processes import Child
+
+Peer = TypeVar("Peer")
 
 KAFKA = "Apache Kafka"
 HEADWATER = "Headwater"
@@ -65,9 +68,9 @@ def both(folder: Path) -> Iterator[list[Broker]]:
         yield [kafka, headwater]
 
 
-def in_turn(brokers: list[Broker], round_number: int) -> list[Broker]:
+def in_turn(peers: Sequence[Peer], round_number: int) -> Sequence[Peer]:
     """Neither is always the one whose round begins while the kernel writes back what the other one wrote."""
-    return brokers if round_number % 2 else brokers[::-1]
+    return peers if round_number % 2 else peers[::-1]
 
 
 def warm_memory(load: Load, clients: int = 1) -> None:

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headwater.logtier.broker import Broker, BrokerStartError
+from headwater.logtier.broker_stages import BrokerParts
 from headwater.logtier.cluster import log_dir_reports
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.commands import (
@@ -230,16 +231,22 @@ def test_leaderships_return_to_the_preferred_replica_that_is_in_sync_again(tmp_p
     run(tmp_path, scenario)
 
 
+async def leader_with_two_folders(cluster: Cluster, path: Path, disk: Disk | None = None) -> BrokerParts:
+    """Broker 4 with two log folders, the leader of all partitions of topic `t`, which broker 1 follows."""
+    folders = ",".join(str(path / name) for name in ("first", "second"))
+    await cluster.start(4, properties={"log.dirs": folders}, disk=disk)
+    await cluster.settled()
+    (created,) = await cluster.controller().create_topics([NewTopic("t", -1, -1, {n: [4, 1] for n in range(4)})])
+    assert created.error is None
+    await until(lambda: all("t" in cluster.image(each).topics for each in (1, 4)))
+    parts = cluster.brokers[4].parts
+    assert parts is not None
+    return parts
+
+
 def test_a_failed_log_folder_costs_the_leaderships_in_it_and_no_others(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
-        folders = ",".join(str(tmp_path / name) for name in ("first", "second"))
-        await cluster.start(4, properties={"log.dirs": folders})
-        await cluster.settled()
-        (created,) = await cluster.controller().create_topics([NewTopic("t", -1, -1, {n: [4, 1] for n in range(4)})])
-        assert created.error is None
-        await until(lambda: all("t" in cluster.image(each).topics for each in (1, 4)))
-        broker = cluster.brokers[4].parts
-        assert broker is not None
+        broker = await leader_with_two_folders(cluster, tmp_path)
         epoch = cluster.image(1).brokers[4].epoch
         first, second = broker.log_manager.directories
         placed = {
@@ -276,14 +283,7 @@ def test_leaders_in_a_full_log_folder_give_way_until_it_has_room_again(
 
     async def scenario(cluster: Cluster) -> None:
         nonlocal has_room
-        folders = ",".join(str(tmp_path / name) for name in ("first", "second"))
-        await cluster.start(4, properties={"log.dirs": folders}, disk=SmallDisk())
-        await cluster.settled()
-        (created,) = await cluster.controller().create_topics([NewTopic("t", -1, -1, {n: [4, 1] for n in range(4)})])
-        assert created.error is None
-        await until(lambda: all("t" in cluster.image(each).topics for each in (1, 4)))
-        broker = cluster.brokers[4].parts
-        assert broker is not None
+        broker = await leader_with_two_folders(cluster, tmp_path, SmallDisk())
         first, _ = broker.log_manager.directories
         await until(lambda: all(each.directory_of(4) for each in cluster.image(1).topics["t"].partitions))
         in_first = {log.topic_partition.partition for log in broker.log_manager.placed.in_directory(first)}

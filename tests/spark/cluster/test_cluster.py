@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.conftest import BrokerProcess
     from tests.spark.cluster.conftest import Cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 ROWS = 600
 KEYS = 7

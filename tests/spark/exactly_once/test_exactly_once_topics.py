@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import StartBroker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 NewTopic = Callable[..., str]
 ROWS = 4000

@@ -11,7 +11,7 @@ from confluent_kafka.schema_registry import Schema
 
 from headwater.pipelines.errors import PipelineFailed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 def record(name: str, *fields: Any) -> str:

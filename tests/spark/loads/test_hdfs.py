@@ -25,7 +25,7 @@ from tests.bench.spark.publish_client import Silent
 from tests.hdfs import HdfsProcesses
 from tests.spark.loads.conftest import Dock
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests import s3
 from tests.s3 import S3Server
 from tests.spark.loads.conftest import Dock
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro", "delta"])

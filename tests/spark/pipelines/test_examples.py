@@ -15,7 +15,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from headwater.cli.demo.files import conf_file
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

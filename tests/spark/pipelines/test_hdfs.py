@@ -16,7 +16,7 @@ from headwater.pipelines.errors import PipelineError, PipelineFailed
 from headwater.pipelines.file_systems.opening import file_system
 from tests.hdfs import HdfsProcesses
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 PIPELINE = """\
 pipeline: p

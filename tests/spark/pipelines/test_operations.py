@@ -16,7 +16,7 @@ from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.sources.inputs import StageInputs
 from headwater.pipelines.starters import TEMPLATES, fill
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 SHOPS = 3
 

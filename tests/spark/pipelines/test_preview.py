@@ -18,7 +18,7 @@ from headwater.pipelines.sources.table_gaps import TableGap
 from headwater.pipelines.sql.relations import Known
 from headwater.pipelines.validation.pipeline_file import load
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 PIPELINE = """\
 pipeline: shop

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.pipelines.errors import PipelineError, PipelineFailed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 STRINGS = 'topics: {"@in": {value: string}}\n'
 ITEM = json.dumps(

@@ -20,7 +20,7 @@ from headwater.pipelines.validation.pipeline_file import load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 EXAMPLES = sorted(Path(conf_file("pipelines", "flights.yaml")).parent.glob("*.yaml"))
 

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.pipelines.errors import PipelineError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 EVENT = json.dumps(
     {

@@ -14,7 +14,7 @@ import headwater
 from headwater.pipelines.datasource import session_environment
 from headwater.pipelines.sql.statement_errors import StatementError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 def test_statements_and_tables_are_frames_that_may_be_scanned_again(lab: Any, tmp_path: Path) -> None:

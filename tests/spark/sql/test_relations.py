@@ -16,7 +16,7 @@ from headwater.pipelines.sql.statement import failed
 from headwater.pipelines.sql.statement_errors import StatementError
 from headwater.pipelines.validation.pipeline_file import load
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 def failure(lab: Any, text: str, values: Any = None) -> str:

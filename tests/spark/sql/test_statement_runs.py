@@ -24,7 +24,7 @@ from headwater.pipelines.sql.statement_errors import StatementError
 from headwater.pipelines.sql.streams import ArrivingFrames
 from headwater.pipelines.sql.topic_names import TopicNames
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 WAIT_S = 120
 #: Runs for longer than any test: two tasks that never come to an end.

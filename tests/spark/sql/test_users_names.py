@@ -14,7 +14,7 @@ from headwater.pipelines.sql.relations import Known
 from headwater.pipelines.sql.statement_errors import StatementError
 from headwater.pipelines.sql.topic_names import TopicNames
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

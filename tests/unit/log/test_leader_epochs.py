@@ -52,7 +52,7 @@ def test_truncation_forgets_epochs_at_both_ends(epochs: LeaderEpochs) -> None:
 def test_the_file_is_kafkas_and_is_read_back(epochs: LeaderEpochs, tmp_path: Path) -> None:
     assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n3\n2 0\n3 10\n7 20\n"
     again = LeaderEpochs(RealDisk(), str(tmp_path))
-    again.load()
+    assert again.load()
     assert again.entries() == epochs.entries()
 
 
@@ -60,5 +60,5 @@ def test_the_file_is_kafkas_and_is_read_back(epochs: LeaderEpochs, tmp_path: Pat
 def test_a_damaged_file_counts_as_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text(text)
     history = LeaderEpochs(RealDisk(), str(tmp_path))
-    history.load()
+    assert not history.load()
     assert history.entries() == []

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headwater.logtier.handlers.records import list_offsets
 from tests.unit.replication import handled_requests
 from tests.unit.replication.replica_cluster import P0, P1, TOPIC, Cluster, led_by, run, settled, until
@@ -14,25 +16,16 @@ from tests.unit.replication.replica_cluster import P0, P1, TOPIC, Cluster, led_b
 # ---- other leaders ----
 
 
-def test_kip_101_a_deposed_leader_truncates_what_nobody_else_has(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        cluster.start(led_by(1))
-        cluster.nodes[1].append(3)
-        await cluster.equal(3)
-        cluster.cut = {(2, 1), (3, 1)}
-        await asyncio.sleep(0.6)
-        cluster.nodes[1].append(4)
-        cluster.elect(2)
-        cluster.nodes[2].append(1)
-        await cluster.equal(4)
-        assert cluster.nodes[1].epochs() == [(0, 0), (1, 3)]
-        await settled(cluster, 4)
-
-    run(tmp_path, scenario)
-
-
-def test_kip_101_a_deposed_leader_truncates_also_what_the_new_leader_has_others_of(tmp_path: Path) -> None:
-    """Without a divergence in the answer it would keep the records below the leader's end."""
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param([4], [1], id="nobody else has"),
+        # Without a divergence in the answer it would keep the records below the leader's end.
+        pytest.param([1, 1, 1, 1], [1, 1], id="the new leader has others of"),
+    ],
+)
+def test_kip_101_a_deposed_leader_truncates_its_own_batches(tmp_path: Path, old: list[int], new: list[int]) -> None:
+    """`old` and `new` are the numbers of records of the batches that each leader writes alone."""
 
     async def scenario(cluster: Cluster) -> None:
         cluster.start(led_by(1))
@@ -40,14 +33,14 @@ def test_kip_101_a_deposed_leader_truncates_also_what_the_new_leader_has_others_
         await cluster.equal(3)
         cluster.cut = {(2, 1), (3, 1)}
         await asyncio.sleep(0.6)
-        for _ in range(4):
-            cluster.nodes[1].append(1)
+        for count in old:
+            cluster.nodes[1].append(count)
         cluster.elect(2)
-        for _ in range(2):
-            cluster.nodes[2].append(1)
-        await cluster.equal(5)
+        for count in new:
+            cluster.nodes[2].append(count)
+        await cluster.equal(3 + sum(new))
         assert cluster.nodes[1].epochs() == [(0, 0), (1, 3)]
-        await settled(cluster, 5)
+        await settled(cluster, 3 + sum(new))
 
     run(tmp_path, scenario)
 

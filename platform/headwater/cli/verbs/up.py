@@ -106,6 +106,8 @@ def _node(
     folder = data_dir if data_dir is not None else chosen.data_dir
     own = _own_properties(chosen.broker_config)
     first_port = kafka_port if kafka_port is not None else chosen.kafka_port
+    http = http_port if http_port is not None else chosen.http_port
+    address = host if host is not None else chosen.host
     # Who lets the node choose its ports runs several, and they cannot share one.
     metrics = metrics_port if metrics_port is not None else 0 if kafka_port == 0 else chosen.metrics_port
     if brokers > 1 and (fixed := [name for name in OF_ONE_BROKER if name in own]):
@@ -126,8 +128,8 @@ def _node(
                 folder,
                 brokers,
                 first_port,
-                http_port if http_port is not None else chosen.http_port,
-                host if host is not None else chosen.host,
+                http,
+                address,
                 metrics_port=metrics,
                 settings=chosen,
                 own_properties=own,
@@ -137,8 +139,8 @@ def _node(
     return LocalNode(
         folder,
         first_port,
-        http_port if http_port is not None else chosen.http_port,
-        host if host is not None else chosen.host,
+        http,
+        address,
         metrics_port=metrics,
         settings=chosen,
         own_listeners=kafka_port is None and host is None and "listeners" in own,

@@ -22,7 +22,7 @@ from headwater.pipelines.sources.inputs import StageInputs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 TIME = {"type": "string", "format": "date-time"}
 EVENT = json.dumps(

@@ -29,7 +29,7 @@ from headwater.pipelines.spark.session_settings import settings_for_a_job
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 KEYS, MOMENTS, CHANGES, BATCHES = 4, 5, 32, 3
 DDL = "id INT, v INT, name STRING, gone BOOLEAN, _source_position STRING, _offset BIGINT"

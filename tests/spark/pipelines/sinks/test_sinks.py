@@ -15,7 +15,7 @@ from headwater.logtier.records.compression import CODEC_NAMES
 from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.sinks import jdbc
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 ITEM = json.dumps({
     "type": "object",
