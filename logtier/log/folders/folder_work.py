@@ -1,5 +1,6 @@
 """Creates and renames folders of logs outside the event loop: thousands of them would block all requests."""
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -52,13 +53,14 @@ class MadeLog(NamedTuple):
 
 def make_log(disk: Disk, wanted: NewLog, place: Place, post: Post | None) -> MadeLog:
     """Create the folder and the files of a log; callable on any thread."""
-    has_left_over = False
+    has_left_over = is_new = False
     path = place.path
     try:
         if disk.exists(path):
             # Left by a failed deletion or creation: none of its records may appear in the new log.
             disk.rename(path, place.path_of_left_over)
             has_left_over = True
+        is_new = True
         disk.makedirs(path)
         write_partition_metadata(disk, path, wanted.topic_id)
         log = begin_log(
@@ -73,6 +75,10 @@ def make_log(disk: Disk, wanted: NewLog, place: Place, post: Post | None) -> Mad
             post=post,
         )
     except OSError as error:
+        if is_new:
+            # The next attempt may be in another log folder: two folders of a partition keep a broker from starting.
+            with contextlib.suppress(OSError):
+                disk.rmtree(path)
         return MadeLog(place.directory, error, has_left_over)
     return MadeLog(place.directory, log, has_left_over)
 

@@ -7,6 +7,8 @@ copy the name of the log; when both names are on the device, the marker is remov
 - a log and a future, marked or not: the copy starts again;
 - a marked future alone: the future is the log;
 - two logs, one marked to replace the other: the marked one is the log.
+
+A log whose creation failed on a full disk, and was then repeated on another one, may have left an empty folder.
 """
 
 import logging
@@ -78,10 +80,19 @@ def choose_copy(disk: Disk, first: Copy, second: Copy, topic_id: UUID | None) ->
         is_left_over = topic_id is not None and other.topic_id not in (topic_id, NO_TOPIC_ID)
         if is_left_over and mine.topic_id == topic_id:
             return mine
+        if other.topic_id in (mine.topic_id, NO_TOPIC_ID) and not has_records(disk, other.path):
+            if mine.topic_id != other.topic_id or has_records(disk, mine.path):
+                return mine
+            continue
         replaces = read_marker(disk, mine.path)
         if replaces is not None and replaces.directory_id == other.directory.directory_id:
             return mine
     return first if are_of_two_topics(first, second) and topic_id not in (first.topic_id, second.topic_id) else None
+
+
+def has_records(disk: Disk, path: str) -> bool:
+    """Whether the folder of a log has any bytes of records."""
+    return any(entry.size_bytes for entry in disk.listdir(path) if entry.name.endswith(".log"))
 
 
 def are_of_two_topics(first: Copy, second: Copy) -> bool:

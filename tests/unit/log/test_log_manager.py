@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -178,6 +178,48 @@ def test_a_partition_in_two_folders_is_refused(make: Make, tmp_path: Path) -> No
     shutil.copytree(tmp_path / "one" / str(TP), tmp_path / "two" / str(TP))
     with pytest.raises(LogDirError, match="is also in"):
         make("one", "two")
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("empty", ["one", "two"])
+def test_an_empty_folder_of_a_partition_gives_way_to_its_log(
+    make: Make, make_batch: MakeBatch, tmp_path: Path, empty: str, is_named: bool
+) -> None:
+    """What a creation that failed on a full disk left, before it was repeated in the other folder."""
+    manager = make("one", "two")
+    manager.preferred_paths[TP] = str(tmp_path / ("two" if empty == "one" else "one"))
+    log = manager.create(TP, TOPIC_ID, TopicConfig())
+    log.append_as_leader(make_batch(1), leader_epoch=0, now_ms=1_000_000)
+    manager.close()
+    half_made = tmp_path / empty / str(TP)
+    half_made.mkdir()
+    (half_made / f"{0:020}.log").touch()
+    if is_named:
+        shutil.copy(Path(log.directory) / "partition.metadata", half_made)
+    again = make("one", "two")
+    assert again.logs[TP].log_end_offset == 1
+    assert not half_made.exists()
+
+
+def test_a_creation_that_fails_leaves_no_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = make("one", "two")
+    write = manager.disk.write_atomic
+
+    def fail(path: str, data: Any, *, sync: bool = True) -> None:
+        if path.endswith("partition.metadata"):
+            raise OSError(28, "No space left on device")
+        write(path, data, sync=sync)
+
+    manager.preferred_paths[TP] = str(tmp_path / "two")
+    with monkeypatch.context() as full:
+        full.setattr(manager.disk, "write_atomic", fail)
+        with pytest.raises(LogDirError, match="No space left"):
+            manager.create(TP, TOPIC_ID, TopicConfig())
+    assert not (tmp_path / "two" / str(TP)).exists()
+    manager.preferred_paths[TP] = str(tmp_path / "one")
+    manager.create(TP, TOPIC_ID, TopicConfig())
+    manager.close()
+    assert Path(make("one", "two").logs[TP].directory).parent.name == "one"
 
 
 @pytest.mark.parametrize("present", [None, "one", "two"])
