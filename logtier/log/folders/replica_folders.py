@@ -71,23 +71,24 @@ def remove_marker(disk: Disk, path: str) -> None:
 def choose_copy(disk: Disk, first: Copy, second: Copy, topic_id: UUID | None) -> Copy | None:
     """Return which of two folders is the log; None if it cannot be decided.
 
-    If they are of different topics of that name, and none is the present one, both are left over: it is the first.
+    Of folders with different topic ids, one of which may be lost, it is that of the present topic. If it is neither,
+    both are left over: it is the first that has an id.
 
     Args:
         topic_id: The topic id, if known; a left-over of a deleted topic of the same name has another id.
     """
     for mine, other in ((first, second), (second, first)):
-        is_left_over = topic_id is not None and other.topic_id not in (topic_id, NO_TOPIC_ID)
-        if is_left_over and mine.topic_id == topic_id:
+        if are_of_two_topics(first, second) and mine.topic_id == topic_id:
             return mine
-        if other.topic_id in (mine.topic_id, NO_TOPIC_ID) and not has_records(disk, other.path):
-            if mine.topic_id != other.topic_id or has_records(disk, mine.path):
-                return mine
-            continue
         replaces = read_marker(disk, mine.path)
         if replaces is not None and replaces.directory_id == other.directory.directory_id:
             return mine
-    return first if are_of_two_topics(first, second) and topic_id not in (first.topic_id, second.topic_id) else None
+    if are_of_two_topics(first, second):
+        return second if first.topic_id == NO_TOPIC_ID else first
+    is_empty, other_is_empty = not has_records(disk, first.path), not has_records(disk, second.path)
+    if is_empty is other_is_empty:
+        return None
+    return second if is_empty else first
 
 
 def has_records(disk: Disk, path: str) -> bool:
@@ -96,8 +97,11 @@ def has_records(disk: Disk, path: str) -> bool:
 
 
 def are_of_two_topics(first: Copy, second: Copy) -> bool:
-    """Whether two folders are of topics with the same name, one of which was deleted while a folder was offline."""
-    return NO_TOPIC_ID not in (first.topic_id, second.topic_id) and first.topic_id != second.topic_id
+    """Whether two folders may be of topics with the same name, one of which was deleted while a folder was offline.
+
+    A power loss may have taken the id of one.
+    """
+    return first.topic_id != second.topic_id
 
 
 def sort_futures(

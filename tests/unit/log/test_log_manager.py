@@ -201,6 +201,29 @@ def test_an_empty_folder_of_a_partition_gives_way_to_its_log(
     assert not half_made.exists()
 
 
+@pytest.mark.parametrize("is_present", [False, True])
+@pytest.mark.parametrize("damaged", ["one", "two"])
+def test_of_two_folders_of_a_name_one_of_which_lost_its_topic_id_the_other_is_opened(
+    make: Make, make_batch: MakeBatch, tmp_path: Path, damaged: str, is_present: bool
+) -> None:
+    """A topic was deleted and made again while one folder was offline, and its file was torn by a power loss."""
+    other = "two" if damaged == "one" else "one"
+    for name, records in ((damaged, 2), (other, 1)):
+        manager = make("one", "two")
+        manager.preferred_paths[TP] = str(tmp_path / name)
+        log = manager.create(TP, TOPIC_ID, TopicConfig())
+        log.append_as_leader(make_batch(records), leader_epoch=0, now_ms=1_000_000)
+        manager.close()
+        (tmp_path / name / str(TP)).rename(tmp_path / name / "away")
+    for name in (damaged, other):
+        (tmp_path / name / "away").rename(tmp_path / name / str(TP))
+    (tmp_path / damaged / str(TP) / "partition.metadata").write_text("version: 0\n")
+    manager = make("one", "two", topic_ids={TP.topic: TOPIC_ID} if is_present else {})
+    assert Path(manager.logs[TP].directory).parent.name == other
+    [kept] = [path.name for path in (tmp_path / damaged).iterdir() if path.is_dir()]
+    assert kept.endswith("-stray"), "its records are kept"
+
+
 def test_a_creation_that_fails_leaves_no_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = make("one", "two")
     write = manager.disk.write_atomic
