@@ -397,11 +397,16 @@ class ClusterChecker:
 
     @property
     def not_in_sync(self) -> list[str]:
-        """The partitions without a leader, or without a full ISR."""
+        """The partitions without a leader, or without a full ISR of replicas that are there.
+
+        A broker that has just lost power is in the ISR until its session ends.
+        """
         return [
             f"{replicated}: {brief(state)}"
             for replicated, state in self.metadata.all()
-            if state.leader == NO_BROKER or len(state.isr) < len(state.replicas)
+            if state.leader == NO_BROKER
+            or len(state.isr) < len(state.replicas)
+            or any(self._checkers[each].partition(replicated.topic_partition) is None for each in state.replicas)
         ]
 
     async def check_periodically(self, interval_s: float) -> None:
