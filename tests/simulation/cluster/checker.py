@@ -73,6 +73,8 @@ class ClusterChecker:
         self.metadata = MetadataChecker(self._state_changed)
         #: Members of the ISR that lost power since they joined: they may lack what they had not synced.
         self.lacking: dict[Replicated, set[int]] = {}
+        #: Members of an ISR that lost power since they joined it, also after they have left it.
+        self._forgetful: dict[Replicated, set[int]] = {}
         #: Partitions of which committed records were lost, by a run beyond what replication survives.
         self.lost: set[Replicated] = set()
         #: Those of them whose state in the metadata tells so: the leader was elected uncleanly (KIP-704).
@@ -133,6 +135,7 @@ class ClusterChecker:
         for replicated, state in self.metadata.all():
             if broker_id in state.isr:
                 self.lacking.setdefault(replicated, set()).add(broker_id)
+                self._forgetful.setdefault(replicated, set()).add(broker_id)
 
     def _after_step(self) -> None:
         changes, self._changes = self._changes, []
@@ -243,7 +246,10 @@ class ClusterChecker:
             # A deposed leader that does not know it: the new one has what it still commits.
             members.add(state.leader)
         holders = {each: self._holds(each, replicated, end, batch) for each in sorted({*members, *state.replicas})}
-        for each in sorted(members):
+        # What they had not synced, and have acknowledged, a leader counts that does not know of their removal. It is on
+        # the ISR all the same.
+        forgetful = self._forgetful.get(replicated, set()) - set(state.isr)
+        for each in sorted(members - forgetful):
             if holders[each] is False:
                 raise InvariantError(
                     f"{replicated}: the high watermark of leader {broker_id} in epoch {leading.leader_epoch} is "
@@ -290,12 +296,14 @@ class ClusterChecker:
             self._committed.pop(replicated, None)
             self._batches.pop(replicated, None)
             self.lacking.pop(replicated, None)
+            self._forgetful.pop(replicated, None)
             return
         self._history.note(self._loop.time(), "state", replicated.topic_partition, after)
         if after.is_recovering:
             self._told.add(replicated)
         joined = set(after.isr) - set(after.isr if before is None else before.isr)
         self.lacking.get(replicated, set()).intersection_update(set(after.isr) - joined)
+        self._forgetful.get(replicated, set()).difference_update(joined)
         committed = self._committed.get(replicated)
         if committed is None or replicated in self.lost:
             return
