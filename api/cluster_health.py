@@ -5,7 +5,7 @@ The words are those of Kafka's tools (`kafka-topics --under-replicated-partition
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,13 +13,6 @@ from headwater.api.topic_model import ClusterInfo, PartitionInfo, TopicInfo
 
 #: Copies of the product's own topics on a cluster of that many brokers or more.
 COPIES: Final = 3
-
-#: What the partitions of a topic of coordinators hold. Their state does not move to another broker: it waits for the
-#: coordinator, also while another broker leads the partition in its place and keeps its records.
-COORDINATED: Final[Mapping[str, str]] = {
-    "__consumer_offsets": "consumer groups",
-    "__transaction_state": "transactional ids",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +28,6 @@ class PartitionHealth:
 
     def __str__(self) -> str:
         """Return the name, as in `flights-3`."""
-        return f"{self.topic}-{self.partition}"
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingPartition:
-    """A partition of groups or transactional ids whose coordinator does not lead it.
-
-    Attributes:
-        leader: The broker that leads in its place; None without a leader.
-        last_known_leader: The coordinator; None if the broker that was asked does not name it.
-    """
-
-    topic: str
-    partition: int
-    leader: int | None
-    last_known_leader: int | None
-
-    def __str__(self) -> str:
-        """Return the name, as in `__consumer_offsets-3`."""
         return f"{self.topic}-{self.partition}"
 
 
@@ -81,7 +55,6 @@ class ClusterHealth:
         under_min_isr: Writes with acks=all are refused.
         at_min_isr: The ISR has exactly as many members as min.insync.replicas, or all replicas if they are fewer. One
             broker less, and writes with acks=all are refused, or there is no leader.
-        waiting: Groups or transactional ids wait for their coordinator.
         few_copies: The product's own topics with fewer replicas than three, on a cluster of three or more.
     """
 
@@ -93,7 +66,6 @@ class ClusterHealth:
     offline: tuple[PartitionHealth, ...]
     under_min_isr: tuple[PartitionHealth, ...]
     at_min_isr: tuple[PartitionHealth, ...]
-    waiting: tuple[WaitingPartition, ...]
     few_copies: tuple[str, ...]
 
     @property
@@ -109,10 +81,6 @@ class ClusterHealth:
             lines.append("no controller: topics and configs cannot be changed until one is elected")
         if self.absent:
             lines.append(f"brokers that have replicas and are away: {', '.join(map(str, self.absent))}")
-        for topic, what in COORDINATED.items():
-            waiting = [each for each in self.waiting if each.topic == topic]
-            if waiting:
-                lines.append(f"{_counted(waiting)} of {what}, which wait for {_awaited(waiting)}: {_named(waiting)}")
         for found, what in (
             (self.offline, "without a leader, neither readable nor writable"),
             (self.under_min_isr, "below min.insync.replicas, where acks=all is refused"),
@@ -130,15 +98,12 @@ def cluster_health(
     topics: Sequence[TopicInfo],
     min_isrs: Mapping[str, int],
     product_topics: Collection[str],
-    last_known_leaders: Mapping[tuple[str, int], int],
 ) -> ClusterHealth:
     """Return the state of a cluster.
 
     Args:
         min_isrs: `min.insync.replicas` by topic; at most the number of replicas counts (KIP-966).
         product_topics: The topics that the product makes for itself, internal ones included.
-        last_known_leaders: Those of partitions of coordinators, by topic and partition (KIP-966). A partition has one
-            as long as its coordinator does not lead it, also when the coordinator is back and in the ISR.
     """
     lacking = [_health(topic, partition, min_isrs) for topic in topics for partition in topic.partitions]
     led = [each for each in lacking if each.leader is not None]
@@ -162,7 +127,6 @@ def cluster_health(
         offline=tuple(each for each in lacking if each.leader is None),
         under_min_isr=tuple(each for each in led if len(each.isr) < each.min_isr),
         at_min_isr=tuple(each for each in led if len(each.isr) == each.min_isr),
-        waiting=tuple(_waiting(lacking, last_known_leaders)),
         few_copies=tuple(
             topic.name
             for topic in topics
@@ -178,26 +142,10 @@ def _health(topic: TopicInfo, partition: PartitionInfo, min_isrs: Mapping[str, i
     return PartitionHealth(topic.name, partition.partition, partition.leader, partition.replicas, partition.isr, least)
 
 
-def _waiting(
-    partitions: Iterable[PartitionHealth], last_known_leaders: Mapping[tuple[str, int], int]
-) -> Iterator[WaitingPartition]:
-    for each in partitions:
-        coordinator = last_known_leaders.get((each.topic, each.partition))
-        if each.topic in COORDINATED and (coordinator is not None or each.leader is None):
-            yield WaitingPartition(each.topic, each.partition, each.leader, coordinator)
-
-
-def _awaited(waiting: Sequence[WaitingPartition]) -> str:
-    coordinators = sorted({each.last_known_leader for each in waiting if each.last_known_leader is not None})
-    if not coordinators or any(each.last_known_leader is None for each in waiting):
-        return "the broker that led them"
-    return f"broker{'s' if len(coordinators) > 1 else ''} {', '.join(map(str, coordinators))}"
-
-
 def _counted(found: Sequence[object]) -> str:
     return "1 partition" if len(found) == 1 else f"{len(found)} partitions"
 
 
-def _named(found: Sequence[PartitionHealth | WaitingPartition], shown_max: int = 5) -> str:
+def _named(found: Sequence[PartitionHealth], shown_max: int = 5) -> str:
     more = f" and {len(found) - shown_max} more" if len(found) > shown_max else ""
     return ", ".join(map(str, found[:shown_max])) + more

@@ -11,6 +11,7 @@ from headwater.logtier.cluster.log_dir_reports import LogDirReports
 from headwater.logtier.cluster.membership import ClusterMembership
 from headwater.logtier.cluster.peer_connections import PeerConnections
 from headwater.logtier.cluster.remote_changes import RemoteChanges
+from headwater.logtier.cluster.remote_transactions import RemoteTransactions
 from headwater.logtier.cluster.restored_store import check_applied_changes, check_logs_not_ahead
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.cluster import inter_broker_listener
@@ -102,6 +103,12 @@ class ClusterParts:
     def open_remote_changes(self) -> RemoteChanges:
         """Prepare what this broker asks of the controller for itself."""
         return RemoteChanges(self._config.node_id, self._connections.channel(), self._follower, self._broker_epoch)
+
+    def open_remote_transactions(self) -> RemoteTransactions:
+        """Prepare what this broker asks of others for transactions."""
+        transactions = RemoteTransactions(self._connections.peers)
+        self._closing.push_async_callback(transactions.aclose)
+        return transactions
 
     def serve_brokers(self, services: Services) -> None:
         """Serve the requests of other brokers, and forward those of clients that the controller executes."""

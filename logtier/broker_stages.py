@@ -39,6 +39,8 @@ from headwater.logtier.runtime.metrics import BrokerMetrics
 from headwater.logtier.runtime.read_ahead import ReadAhead
 from headwater.logtier.security.scram import ScramUsers
 from headwater.logtier.transaction.coordinator import TransactionCoordinator
+from headwater.logtier.transaction.markers import MarkerWriter
+from headwater.logtier.transaction.verifier import ClusterVerifier, TransactionVerifier
 
 if TYPE_CHECKING:
     from headwater.logtier.broker_cluster import ClusterParts
@@ -104,17 +106,24 @@ async def open_parts(
     remote = None if cluster is None else cluster.open_remote_changes()
     changes: MetadataChanges = controller if remote is None else remote
     groups = GroupCoordinator(config, machine.clock, machine.prng, replica_manager, changes, metadata)
+    others = None if cluster is None else cluster.open_remote_transactions()
+    markers = MarkerWriter(config.node_id, replica_manager, metadata, groups.transactional.marker_written, others)
     transactions = TransactionCoordinator(
-        config,
-        machine.clock,
-        replica_manager,
-        changes,
-        metadata,
-        changes.producer_ids.next,
-        groups.transactional.marker_written,
+        config, machine.clock, replica_manager, changes, metadata, changes.producer_ids.next, markers
     )
+    verifier = transactions if others is None else ClusterVerifier(config.node_id, transactions, others)
     services = _make_services(
-        config, machine, metadata, controller, replica_manager, groups, transactions, read_ahead, closing
+        config,
+        machine,
+        metadata,
+        controller,
+        replica_manager,
+        groups,
+        transactions,
+        verifier,
+        markers,
+        read_ahead,
+        closing,
     )
     if cluster is not None:
         services.remote_changes = remote
@@ -241,6 +250,8 @@ def _make_services(
     replica_manager: ReplicaManager,
     groups: GroupCoordinator,
     transactions: TransactionCoordinator,
+    verifier: TransactionVerifier,
+    markers: MarkerWriter,
     read_ahead: ReadAhead,
     closing: AsyncExitStack,
 ) -> Services:
@@ -253,6 +264,8 @@ def _make_services(
         replica_manager,
         groups,
         transactions,
+        verifier,
+        markers,
         advertised_versions(),
         authorizer=configured_authorizer(metadata),
         fetch_sessions=FetchSessionCache(config.max_incremental_fetch_session_cache_slots, machine.prng),

@@ -92,6 +92,8 @@ class ControlNode:
             cast("Any", NoLogs()),
             nothing,
             nothing,
+            nothing,
+            nothing,
             advertised_versions(),
             inter_broker_listener=PLAINTEXT_LISTENER.name,
         )

@@ -122,7 +122,8 @@ def run(directory: Path, scenario: Callable[[Client], Awaitable[None]], **proper
         log_manager = LogManager(config, RealDisk(), SystemClock(), prng, cluster_id="c", topic_configs={})
         later = asyncio.get_running_loop().call_later
         replica_manager = ReplicaManager(1, cache.topic_config, log_manager, SystemClock(), later)
-        services = Services(SystemClock(), prng, cache, controller, replica_manager, nothing, nothing)
+        parts = (replica_manager, nothing, nothing, nothing, nothing)
+        services = Services(SystemClock(), prng, cache, controller, *parts)
         try:
             await scenario(Client(services))
         finally:

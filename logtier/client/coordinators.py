@@ -1,23 +1,19 @@
-"""Finds the broker that coordinates a group or a transactional id, and the last known leaders of their partitions."""
+"""Finds the broker that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from headwater.logtier.client.cluster import ClusterClient, TopicPartition
+from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.errors import broker_error
 from headwater.logtier.client.messages import ApiKey, kio_request
 
-__all__ = ["GROUP", "TRANSACTION", "ask_group_coordinator", "find_coordinator", "last_known_leaders"]
+__all__ = ["GROUP", "TRANSACTION", "ask_group_coordinator", "find_coordinator"]
 
 # Key types of FindCoordinator.
 GROUP: Final = 0
 TRANSACTION: Final = 1
-
-# Kafka's default of max.request.partition.size.limit.
-_PAGE_PARTITIONS: Final = 2_000
 
 _NAMES: Final = {GROUP: "group", TRANSACTION: "transactional id"}
 
@@ -62,41 +58,3 @@ def ask_group_coordinator(
         return answer
 
     return cluster.retry(what, attempt)
-
-
-def last_known_leaders(cluster: ClusterClient, topics: Sequence[str]) -> dict[TopicPartition, int]:
-    """Returns the last known leader of each partition that has one, by DescribeTopicPartitions (KIP-966).
-
-    It is that of a partition without a leader. A Headwater broker also keeps it while another broker leads a partition
-    of coordinators in place of the coordinator. Topics that do not exist are left out.
-
-    Raises:
-        UnsupportedVersionError: the broker is a Kafka before 3.7, which has no last known leaders.
-    """
-    found: dict[TopicPartition, int] = {}
-    cursor: dict[str, Any] | None = None
-    while True:
-        page = cluster.retry("the states of partitions", partial(_page, cluster, topics, cursor))
-        for topic in page.topics:
-            for partition in topic.partitions:
-                for broker_id in partition.last_known_elr or ():
-                    found[str(topic.name), int(partition.partition_index)] = int(broker_id)
-        if page.next_cursor is None:
-            return found
-        following = page.next_cursor
-        cursor = {"topic_name": following.topic_name, "partition_index": following.partition_index}
-
-
-def _page(cluster: ClusterClient, topics: Sequence[str], cursor: Mapping[str, Any] | None) -> Any:
-    connection = cluster.any_connection()
-    return connection.call(
-        kio_request(
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-            connection.version(ApiKey.DESCRIBE_TOPIC_PARTITIONS),
-            {
-                "topics": tuple({"name": name} for name in topics),
-                "response_partition_limit": _PAGE_PARTITIONS,
-                "cursor": cursor,
-            },
-        )
-    )

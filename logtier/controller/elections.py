@@ -10,13 +10,11 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from headwater.logtier.controller.coordinator_elections import with_broker, without_broker
 from headwater.logtier.controller.live_brokers import NOBODY, LiveBrokers
 from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import Create, Operation, SetData
-from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, change_topic
 
 #: Elections of preferred leaders at a time, as in Kafka: clients of each partition look for its new leader.
@@ -73,11 +71,8 @@ def plan_registration(
     def returned(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if broker_id not in partition.replicas:
             return partition
-        has_all = is_clean(partition.directory_of(broker_id))
-        if topic.is_internal:
-            return with_broker(partition, broker_id, minimum, brokers, is_clean=has_all)
         draft = PartitionDraft(partition, minimum, brokers)
-        draft.come_back(broker_id, is_clean=has_all)
+        draft.come_back(broker_id, is_clean=is_clean(partition.directory_of(broker_id)))
         draft.elect(unclean=allows_unclean(topic))
         return draft.result()
 
@@ -87,7 +82,7 @@ def plan_registration(
 def _with_folders(
     registration: BrokerRegistration,
     brokers: Candidates,
-    topic: TopicImage,
+    _: TopicImage,
     partition: PartitionImage,
     minimum: int,
 ) -> PartitionImage:
@@ -96,12 +91,10 @@ def _with_folders(
     if broker_id not in partition.isr:
         return partition
     directory = partition.directory_of(broker_id)
-    if not process.has_online(directory) and topic.is_internal:
-        return without_broker(partition, broker_id, minimum, brokers)
     draft = PartitionDraft(partition, minimum, brokers)
     if not process.has_online(directory):
         draft.lose(broker_id)
-    elif partition.leader == broker_id and not process.has_room(directory) and not topic.is_internal:
+    elif partition.leader == broker_id and not process.has_room(directory):
         draft.give_way()
     return draft.result()
 
@@ -127,8 +120,6 @@ def plan_departure(
     def left(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         if broker_id not in partition.isr and partition.leader != broker_id:
             return partition
-        if topic.is_internal:
-            return without_broker(partition, broker_id, minimum, brokers)
         draft = PartitionDraft(partition, minimum, brokers)
         draft.lose(broker_id)
         if allows_unclean(topic):
@@ -147,7 +138,7 @@ def plan_unclean_elections(
     """
 
     def led(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
-        if partition.leader != NO_BROKER or topic.is_internal or not allows_unclean(topic):
+        if partition.leader != NO_BROKER or not allows_unclean(topic):
             return partition
         draft = PartitionDraft(partition, minimum, brokers)
         draft.elect(unclean=True)
@@ -163,9 +154,9 @@ def plan_preferred_elections(image: MetadataImage, brokers: Candidates, min_isr:
     """
     rest = PREFERRED_ELECTIONS_MAX
 
-    def preferred(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+    def preferred(_: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
         nonlocal rest
-        if partition.leader in (partition.replicas[0], NO_BROKER) or topic.is_internal or not rest:
+        if partition.leader in (partition.replicas[0], NO_BROKER) or not rest:
             return partition
         draft = PartitionDraft(partition, minimum, brokers)
         draft.prefer(partition.replicas[0])
@@ -179,31 +170,19 @@ def plan_preferred_elections(image: MetadataImage, brokers: Candidates, min_isr:
 def plan_hand_overs(
     image: MetadataImage, brokers: Candidates, min_isr: MinIsr, topic_ids: Collection[UUID] | None = None
 ) -> list[Operation]:
-    """Return the operations that give leaderships to members of the ISR that have come, or have room again.
+    """Return the operations that take leaderships, of all topics or the given ones, from leaders with full log folders.
 
-    They may take effect one by one. Partitions of groups and transactions go back to their coordinators, those of
-    other topics, all or the given ones, away from leaders whose log folders are full.
+    They may take effect one by one. Members of the ISR that have room lead instead.
     """
-    operations = _changed_topics(
-        filter(None, map(image.topic, INTERNAL_TOPICS)), partial(_given_back, brokers), min_isr
-    )
-    if any(broker.process.full_directories for broker in image.brokers.values()):
-        topics = image.topics.values() if topic_ids is None else filter(None, map(image.topic_by_id, topic_ids))
-        operations += _changed_topics(topics, partial(_given_away, brokers), min_isr)
-    return operations
+    if not any(broker.process.full_directories for broker in image.brokers.values()):
+        return []
+    topics = image.topics.values() if topic_ids is None else filter(None, map(image.topic_by_id, topic_ids))
+    return _changed_topics(topics, partial(_given_away, brokers), min_isr)
 
 
-def _given_back(brokers: Candidates, topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
-    del topic
-    draft = PartitionDraft(partition, minimum, brokers)
-    if partition.leader not in (NO_BROKER, partition.coordinator):
-        draft.prefer(partition.last_known_leader)
-    return draft.result()
-
-
-def _given_away(brokers: Candidates, topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+def _given_away(brokers: Candidates, _: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
     leader = partition.leader
-    if topic.is_internal or leader == NO_BROKER or brokers.has_room(leader, partition.directory_of(leader)):
+    if leader == NO_BROKER or brokers.has_room(leader, partition.directory_of(leader)):
         return partition
     draft = PartitionDraft(partition, minimum, brokers)
     draft.give_way()

@@ -35,7 +35,7 @@ def plan_elect_leaders(
         error = None
         try:
             topic, partition = _find(image, key)
-            elected = _elect(topic, partition, min_isr(topic), candidates, is_unclean=is_unclean)
+            elected = _elect(partition, min_isr(topic), candidates, is_unclean=is_unclean)
             changed.setdefault(key.topic, list(topic.partitions))[key.partition] = elected
         except KafkaError as refusal:
             error = refusal
@@ -58,8 +58,8 @@ def plan_giving_way(
     for topic in image.topics.values():
         partitions = list(topic.partitions)
         for index, partition in enumerate(topic.partitions):
-            if broker_id not in partition.isr or topic.is_internal:
-                continue  # The state of groups and transactions does not move yet (`coordinator_elections`).
+            if broker_id not in partition.isr:
+                continue
             draft = PartitionDraft(partition, min_isr(topic), candidates)
             if partition.leader == broker_id:
                 draft.give_way()
@@ -89,18 +89,14 @@ def _find(image: MetadataImage, key: TopicPartition) -> tuple[TopicImage, Partit
     return topic, topic.partitions[key.partition]
 
 
-def _elect(
-    topic: TopicImage, partition: PartitionImage, min_isr: int, candidates: Candidates, *, is_unclean: bool
-) -> PartitionImage:
+def _elect(partition: PartitionImage, min_isr: int, candidates: Candidates, *, is_unclean: bool) -> PartitionImage:
     is_led_well = partition.leader != NO_BROKER if is_unclean else partition.leader == partition.replicas[0]
     if is_led_well:
         raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
     draft = PartitionDraft(partition, min_isr, candidates)
-    if topic.is_internal and is_unclean:  # Only its coordinator may lead such a partition (`coordinator_elections`).
-        draft.lead_uncleanly(partition.last_known_leader)
-    elif is_unclean:
+    if is_unclean:
         draft.elect(unclean=True)
-    elif not topic.is_internal:
+    else:
         draft.prefer(partition.replicas[0])
     elected = draft.result()
     if elected is not partition:

@@ -92,30 +92,6 @@ class PartitionDraft:
         if preferred != self._leader and preferred in self._isr and is_able:
             self._lead(preferred, self._isr)
 
-    @property
-    def has_eligible(self) -> bool:
-        """Whether a replica, alive or not, has every committed record."""
-        return bool(self._isr or self._elr)
-
-    def lead_again(self, leader: int) -> None:
-        """Begin another epoch of a leader, a member of the ISR, that was away and has lost nothing."""
-        self._lead(leader, self._isr)
-
-    def lose_dead(self) -> None:
-        """Take members that are not alive out of the ISR of a partition that is led."""
-        for member in self._isr if self._leader != NO_BROKER else ():
-            if member != self._leader and not self._is_candidate(member):
-                self.lose(member)
-
-    def wait_for(self, coordinator: int) -> None:
-        """Note whose partition of groups or transactions this is, unless that broker leads it."""
-        self._last_known_leader = NO_BROKER if self._leader == coordinator else coordinator
-
-    def lead_uncleanly(self, leader: int) -> None:
-        """Have a replica lead, if it is alive and nobody leads, although it may lack committed records."""
-        if self._leader == NO_BROKER and self._is_candidate(leader):
-            self._lead_uncleanly(leader)
-
     def alter(self, isr: Sequence[int], *, is_recovering: bool) -> None:
         """Take over the ISR that the leader has decided (AlterPartition)."""
         self._set_isr(tuple(replica for replica in self._before.replicas if replica in isr))

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from headwater.logtier.controller.coordinator_elections import with_broker, without_broker
 from headwater.logtier.controller.elections import MinIsr
 from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
 from headwater.logtier.controller.state import Plan
@@ -44,7 +43,7 @@ def plan_assign_directories(
             plan.results.append(ErrorCode.not_leader_or_follower)
             continue
         process = image.brokers[sender].process
-        partitions[each.partition] = _moved(topic, partition, sender, process, each.directory, min_isr(topic), brokers)
+        partitions[each.partition] = _moved(partition, sender, process, each.directory, min_isr(topic), brokers)
         plan.results.append(ErrorCode.none)
     for topic, partitions in changed.values():
         plan.operations.extend(change_topic(topic.name, topic.topic_id, topic.partitions, tuple(partitions)))
@@ -52,7 +51,6 @@ def plan_assign_directories(
 
 
 def _moved(
-    topic: TopicImage,
     partition: PartitionImage,
     sender: int,
     process: BrokerProcess,
@@ -71,11 +69,6 @@ def _moved(
         partition_epoch=partition.partition_epoch + 1,
     )
     has_begun_anew = not process.has_online(before)
-    if topic.is_internal:
-        if has_begun_anew:
-            return with_broker(moved, sender, min_isr, brokers, is_clean=False)
-        is_gone = not process.has_online(directory) and sender in moved.isr
-        return without_broker(moved, sender, min_isr, brokers) if is_gone else moved
     draft = PartitionDraft(moved, min_isr, brokers)
     if has_begun_anew:
         draft.come_back(sender, is_clean=False)

@@ -29,6 +29,7 @@ from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.name_regex import InvalidRegexError, NameRegex
 from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.state_topic.log import UndecidedWriteError
 
 logger = logging.getLogger(__name__)
 
@@ -256,8 +257,7 @@ class ConsumerGroups:
 
     async def _decide(self, group: ConsumerGroup, decide: Callable[[], tuple[Answer, Step]]) -> Answer:
         """Decide under the group's lock. The step is written and applied even if the client disconnects."""
-        lock = self._lock(group)
-        await lock.acquire()
+        lock = await self._acquire(group)
         is_written = False
         try:
             if self._groups.get(group.group_id) is not group:
@@ -303,6 +303,7 @@ class ConsumerGroups:
         if step.successor is not None:
             metadata = replace(step.successor.metadata, current_state_timestamp_ms=now_ms)
         try:
+            # It may take long: until then the group keeps its lock, and its state does not change.
             await self._log.write_changes(
                 group.group_id,
                 changes,
@@ -312,6 +313,8 @@ class ConsumerGroups:
                 without_classic=classic is not None,
                 successor=metadata,
             )
+        except UndecidedWriteError:
+            raise
         except Exception:
             end_turn()  # also without a write
             raise
@@ -346,13 +349,26 @@ class ConsumerGroups:
     @contextlib.asynccontextmanager
     async def _turn(self, group: ConsumerGroup) -> AsyncIterator[None]:
         """Hold the lock of a group."""
-        async with self._lock(group):
+        lock = await self._acquire(group)
+        try:
             if self._groups.get(group.group_id) is not group:
                 raise GroupReplacedError
             yield
+        finally:
+            lock.release()
 
-    def _lock(self, group: ConsumerGroup) -> asyncio.Lock:
-        return self._locks.setdefault(group, asyncio.Lock())
+    async def _acquire(self, group: ConsumerGroup) -> asyncio.Lock:
+        if self._groups.get(group.group_id) is not group:
+            raise GroupReplacedError
+        lock = self._locks.setdefault(group, asyncio.Lock())
+        timeout_ms = self._config.offsets_commit_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await lock.acquire()
+        except TimeoutError:
+            reason = f"group {group.group_id}: a change was not replicated within {timeout_ms} ms"
+            raise KafkaError(ErrorCode.coordinator_not_available, reason) from None
+        return lock
 
     # ---- which group ----
 

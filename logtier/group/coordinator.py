@@ -38,7 +38,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.protocol.uuids import random_uuid, to_text
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
-from headwater.logtier.state_topic.loading import StateLoader
+from headwater.logtier.state_topic.loading import Rest, StateLoader
 from headwater.logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata, StateTopicReplicas
 from headwater.logtier.state_topic.topic import TopicCreator, create_state_topic
 from headwater.logtier.state_topic.turns import Turns
@@ -123,7 +123,7 @@ class GroupCoordinator:
             await asyncio.sleep(0)
         image = self._metadata.image
         topic = image.topic(OFFSETS_TOPIC)
-        leader = -1 if topic is None else topic.partitions[self._log.partition_of(group_id)].coordinator
+        leader = -1 if topic is None else topic.partitions[self._log.partition_of(group_id)].leader
         broker = image.brokers.get(leader)
         if broker is None:
             raise KafkaError(ErrorCode.coordinator_not_available, f"no broker leads the partition of group {group_id}")
@@ -386,7 +386,7 @@ class GroupCoordinator:
         Raises:
             KafkaError: coordinator_load_in_progress.
         """
-        if self._log.is_loading:
+        if self._log.is_reading:
             raise KafkaError(ErrorCode.coordinator_load_in_progress, "the groups are being loaded")
         return list(self._groups.values())
 
@@ -451,8 +451,9 @@ class GroupCoordinator:
         else:
             self._classic.remove(group)
 
-    async def _load_partition(self, partition: int) -> None:
-        await load_groups(partition, self._log, self._groups, self._classic, self._consumer)
+    async def _load_partition(self, partition: int) -> Rest:
+        spawn = self._tasks.spawn
+        return await load_groups(partition, self._log, self._groups, self._classic, self._consumer, spawn)
 
     def _begin_forgetting(self) -> None:
         """Scan for offsets of deleted topics; restart a scan under way."""
@@ -466,7 +467,8 @@ class GroupCoordinator:
         while self._is_to_forget:
             self._is_to_forget = False
             # A commit for a deleted topic may be in the log and not yet applied.
-            await self._log.written_so_far()
+            if not await self._log.written_so_far():
+                self._is_to_forget = True
             for group_id in {*self._log.offsets, *self._log.pending.groups()}:
                 await self._forget(group_id, functools.partial(self._of_missing_topics, group_id), "of deleted topics")
                 await turns.step()
@@ -496,7 +498,8 @@ class GroupCoordinator:
             while find():
                 await self._log.written(group_id)
                 if removed := find()[:TOMBSTONES_PER_BATCH]:
-                    await self._log.write_tombstones(group_id, removed, self._clock.now_ms())
+                    writing = self._log.write_tombstones(group_id, removed, self._clock.now_ms())
+                    await self._log.to_its_end(writing)
                     count += len(removed)
         except KafkaError as error:
             logger.warning("group %s: committed offsets %s are not forgotten yet: %s", group_id, why, error)

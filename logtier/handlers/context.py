@@ -28,6 +28,8 @@ from headwater.logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecu
 from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
 from headwater.logtier.security.sasl_session import SaslSession, share_owner
 from headwater.logtier.transaction.coordinator import TransactionCoordinator
+from headwater.logtier.transaction.markers import MarkerWriter
+from headwater.logtier.transaction.verifier import TransactionVerifier
 
 if TYPE_CHECKING:  # a single node imports no client of brokers
     from headwater.logtier.cluster.forwarding import Forwarding
@@ -69,6 +71,8 @@ class Services:
     replica_manager: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    verifier: TransactionVerifier
+    markers: MarkerWriter
     #: First and last version of every API, as reported by ApiVersions.
     advertised_versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     #: None: all operations are permitted.
@@ -228,21 +232,6 @@ class RequestContext:
         """Raise KafkaError(cluster_authorization_failed) unless the client may perform the operation on the cluster."""
         if not self.is_authorized(operation, ResourceType.cluster):
             raise KafkaError(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
-
-    def check_transactional(self) -> None:
-        """Check that this broker serves transactional ids.
-
-        Not with `zookeeper.connect`, whatever the number of brokers is at present: a broker may join while a
-        transaction is open, and its markers would not reach the partitions led there.
-
-        Raises:
-            KafkaError: transactional_id_authorization_failed: clients take it for final; others they repeat.
-        """
-        if self.services.forwarding is not None:
-            raise KafkaError(
-                ErrorCode.transactional_id_authorization_failed,
-                "transactions need a broker without zookeeper.connect: markers reach the partitions of one broker only",
-            )
 
     @property
     def share_owner(self) -> Hashable:

@@ -44,8 +44,7 @@ class PartitionImage:
 
     Attributes:
         elr: The eligible leader replicas: out of the ISR, but with every committed record (KIP-966).
-        last_known_leader: The last leader of a partition without one; the coordinator of a partition of groups or
-            transactions while another broker leads in its place; else NO_BROKER.
+        last_known_leader: The last leader of a partition without one, else NO_BROKER.
         is_recovering: Whether the leader, elected uncleanly, has not yet reported that it has recovered (KIP-704).
         directories: The id of each replica's log folder, empty for one that its broker has not reported (KIP-858); no
             elements if none is known, as with brokers that have one folder each.
@@ -64,11 +63,6 @@ class PartitionImage:
     def directory_of(self, broker_id: int) -> str:
         """Return the id of the log folder of a replica; empty if it is not known."""
         return self.directories[self.replicas.index(broker_id)] if self.directories else ""
-
-    @property
-    def coordinator(self) -> int:
-        """The broker that coordinates the partition's groups or transactions: the leader, unless it leads in place."""
-        return self.leader if self.last_known_leader == NO_BROKER else NO_BROKER
 
 
 def first_partition_state(replicas: tuple[int, ...], leader_epoch: int = 0) -> PartitionImage:

@@ -20,13 +20,12 @@ class ReplicationFamilies:
     """Counts of the partitions that this broker leads by the state of their ISR, added partition by partition.
 
     Kafka counts the partitions with a leader elsewhere there, so that the sum over all brokers counts each once.
-    What belongs to no leader is in the count of the active controller alone: partitions without a leader, those whose
-    coordinator does not lead them, and topics.
+    What belongs to no leader is in the count of the active controller alone: partitions without a leader, and topics.
     """
 
     def __init__(self) -> None:
         self._leaders = self._under_replicated = self._under_min_isr = self._at_min_isr = 0
-        self._leaderless = self._coordinatorless = 0
+        self._leaderless = 0
         self._known_brokers: set[int] = set()
         self._few_replicas = 0
 
@@ -34,8 +33,6 @@ class ReplicationFamilies:
         """Add a topic, whose partitions follow by `add`."""
         if is_product_topic(topic.name):
             self._few_replicas += any(len(each.replicas) < PRODUCT_REPLICAS for each in topic.partitions)
-            if topic.is_internal:
-                self._coordinatorless += sum(each.coordinator == NO_BROKER for each in topic.partitions)
 
     def add(self, state: PartitionImage, partition: Partition[Log] | None) -> None:
         """Add a partition: its metadata, and its replica on this broker if the log is usable."""
@@ -66,11 +63,6 @@ class ReplicationFamilies:
                 "leaderless_partitions",
                 "Partitions of the cluster without a leader; 0 if this broker is not the active controller.",
                 self._leaderless if is_controller else 0,
-            ),
-            (
-                "coordinatorless_partitions",
-                "Partitions whose groups or transactional ids wait for their coordinator; 0 if not the controller.",
-                self._coordinatorless if is_controller else 0,
             ),
             (
                 "product_topics_with_few_replicas",

@@ -17,9 +17,9 @@ __all__ = [
     "TransactionMarker",
     "VerificationResult",
     "VerifiedTransaction",
+    "add_partitions_to_txn_request",
     "list_offsets_request",
     "offset_for_leader_epoch_request",
-    "verify_partitions_in_txn_request",
     "write_txn_markers_request",
 ]
 
@@ -59,12 +59,17 @@ class TransactionMarker(NamedTuple):
 
 
 class VerifiedTransaction(NamedTuple):
-    """Partitions that a producer writes to within its transaction (KIP-890)."""
+    """Partitions that a producer writes to within its transaction (KIP-890).
+
+    Attributes:
+        adds: Whether to add them, and to begin the transaction if needed (transaction.version 2); else to verify only.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: Sequence[_TopicPartition]
+    adds: bool = False
 
 
 class VerificationResult(NamedTuple):
@@ -166,8 +171,8 @@ def write_txn_markers_request(
     )
 
 
-def verify_partitions_in_txn_request(transactions: Iterable[VerifiedTransaction]) -> Request[VerificationResult]:
-    """Encode AddPartitionsToTxn 5, which only verifies: whether the partitions are in the transactions (KIP-890)."""
+def add_partitions_to_txn_request(transactions: Iterable[VerifiedTransaction]) -> Request[VerificationResult]:
+    """Encode AddPartitionsToTxn 5 of a leader, which adds partitions to transactions, or verifies them (KIP-890)."""
     return kio_request(
         ApiKey.ADD_PARTITIONS_TO_TXN,
         5,
@@ -177,7 +182,7 @@ def verify_partitions_in_txn_request(transactions: Iterable[VerifiedTransaction]
                     "transactional_id": each.transactional_id,
                     "producer_id": each.producer_id,
                     "producer_epoch": each.producer_epoch,
-                    "verify_only": True,
+                    "verify_only": not each.adds,
                     "topics": _indexes(each.partitions, "partitions"),
                 }
                 for each in transactions

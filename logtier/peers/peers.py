@@ -35,7 +35,8 @@ class Purpose(enum.Enum):
     OFFSETS = "look-ups of epochs and offsets at leaders"
     CONTROLLER = "requests of this broker to the controller"
     FORWARDING = "requests of clients, forwarded to the controller"
-    TRANSACTIONS = "markers and verifications of transactions"
+    MARKERS = "markers of transactions"
+    VERIFICATIONS = "verifications of transactions"
 
 
 class SendToBroker(Protocol):

@@ -34,10 +34,14 @@ class ReplicationWait:
         self,
         purgatory: Purgatory,
         waits: Sequence[tuple[TopicPartition, Outcome]],
-        timeout_ms: int,
+        timeout_ms: int | None,
         flushes: Sequence[FlushRound | None] = (),
     ) -> None:
-        """Without `waits` only the `flushes` are awaited; otherwise both have the same length, or no flush is."""
+        """Without `waits` only the `flushes` are awaited; otherwise both have the same length, or no flush is.
+
+        Args:
+            timeout_ms: Time limit of the wait for the followers; None for no limit.
+        """
         self._purgatory = purgatory
         self._waits = waits
         self._timeout_ms = timeout_ms
@@ -48,7 +52,8 @@ class ReplicationWait:
         operation = DelayedReplication(self._waits)
         watch = None
         if not operation.is_complete:
-            watch = self._purgatory.watch(operation, operation.partitions, max(0, self._timeout_ms) / 1000)
+            timeout_s = None if self._timeout_ms is None else max(0, self._timeout_ms) / 1000
+            watch = self._purgatory.watch(operation, operation.partitions, timeout_s)
         try:
             errors = [None if flush is None else await wait_flushed(flush) for flush in self._flushes]
             has_failed = bool(errors) and all(errors)
@@ -105,11 +110,23 @@ class Acknowledgements:
         Args:
             acks: With -1 each append waits until the high watermark has passed it, otherwise only for its sync.
         """
-        waits = [(key, self._replicated(key, info)) for key, info in appends] if acks == -1 else []
+        waits = [(key, self._waiting(key, info.last_offset)) for key, info in appends] if acks == -1 else []
         flushes = [info.flush for _, info in appends]
         if all(outcome() == ErrorCode.none for _, outcome in waits) and all(flush is None for flush in flushes):
             return None
         return ReplicationWait(self._appends, waits, timeout_ms, flushes)
+
+    def of_commitment(
+        self, topic_partition: TopicPartition, last_offset: int, flush: FlushRound | None = None
+    ) -> ReplicationWait | None:
+        """Return the wait until records in the log are committed in the present leader epoch; None if they are.
+
+        It has no timeout, and an ISR below its minimum does not end it: the records may be committed later.
+        """
+        outcome = self._waiting(topic_partition, last_offset, is_append=False)
+        if outcome() == ErrorCode.none and flush is None:
+            return None
+        return ReplicationWait(self._appends, [(topic_partition, outcome)], None, [flush])
 
     def of_deletions(self, deletions: Sequence[tuple[TopicPartition, int]], timeout_ms: int) -> ReplicationWait | None:
         """Return the wait until each partition's live replicas all begin at its offset or later; None if all do."""
@@ -118,14 +135,15 @@ class Acknowledgements:
             return None
         return ReplicationWait(self._deletions, waits, timeout_ms)
 
-    def _replicated(self, topic_partition: TopicPartition, info: AppendInfo) -> Outcome:
+    def _waiting(self, topic_partition: TopicPartition, last_offset: int, *, is_append: bool = True) -> Outcome:
         partition = self._replicas.online.get(topic_partition)
         leader_epoch = -1 if partition is None else partition.leader_epoch
 
         def outcome() -> ErrorCode | None:
             if partition is None or self._replicas.online.get(topic_partition) is not partition:
                 return self._replicas.refusal(topic_partition).code
-            return partition.acknowledgement(info.last_offset, leader_epoch)
+            find = partition.acknowledgement if is_append else partition.commitment
+            return find(last_offset, leader_epoch)
 
         return outcome
 

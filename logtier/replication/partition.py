@@ -444,15 +444,21 @@ class Partition(Generic[LogT]):
                 f"leader's epoch, {self._epoch_start_offset}",
             )
 
-    def acknowledgement(self, last_offset: int, leader_epoch: int) -> ErrorCode | None:
-        """Return the outcome of an append of this leader epoch with acks=all; None while it is open."""
+    def commitment(self, last_offset: int, leader_epoch: int) -> ErrorCode | None:
+        """Return whether the leader's records up to an offset are committed in its epoch; None while it is open."""
         if self.leader_epoch != leader_epoch or self.leader_id != self.broker_id:
             return ErrorCode.not_leader_or_follower
-        if self.high_watermark > last_offset:
-            return ErrorCode.none
-        if len(self.isr) < self.min_isr:
+        return ErrorCode.none if self.high_watermark > last_offset else None
+
+    def acknowledgement(self, last_offset: int, leader_epoch: int) -> ErrorCode | None:
+        """Return the outcome of an append of this leader epoch with acks=all; None while it is open.
+
+        With an ISR below its minimum the client need not wait, although the records may be committed later.
+        """
+        outcome = self.commitment(last_offset, leader_epoch)
+        if outcome is None and len(self.isr) < self.min_isr:
             return ErrorCode.not_enough_replicas_after_append
-        return None
+        return outcome
 
     # -- decisions
 

@@ -4,8 +4,8 @@ An operation is watched under each partition that can complete it. A change of a
 operation watched there is checked for that partition alone: the cost must not depend on the number of partitions of the
 operation, since producers pay for it. Each operation ends exactly once: by a check, by its timeout or by `forget`.
 
-Each kind of operation has its own purgatory: fetches (`delayed_fetch`), produce requests with acks=all, which wait for
-the high watermark, and DeleteRecords, which wait for the low watermark (both: `delayed_replication`).
+Each kind of operation has its own purgatory: fetches (`delayed_fetch`), appends with acks=all, which wait for the high
+watermark, and DeleteRecords, which wait for the low watermark (both: `delayed_replication`).
 """
 
 from collections.abc import Callable, Collection
@@ -93,18 +93,20 @@ class Purgatory:
         """Number of partitions with waiting operations."""
         return len(self._watches)
 
-    def watch(self, operation: DelayedOperation, keys: Collection[TopicPartition], timeout_s: float) -> Watch:
+    def watch(self, operation: DelayedOperation, keys: Collection[TopicPartition], timeout_s: float | None) -> Watch:
         """Add an operation until it completes; the caller has checked that it cannot complete yet.
 
         Args:
             keys: The partitions of the operation, each once.
+            timeout_s: None for no timeout.
         """
         assert keys
         watch = Watch(self, operation, tuple(keys))
         self._count += 1
         for key in keys:
             self._watches.setdefault(key, {})[watch] = None
-        watch.arm(self._call_later, timeout_s)
+        if timeout_s is not None:
+            watch.arm(self._call_later, timeout_s)
         return watch
 
     def check(self, key: TopicPartition) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.appending.recompression import PRODUCER
+from headwater.logtier.log.durability import FlushRound
 from headwater.logtier.log.folders.folder_work import NewLog
 from headwater.logtier.log.log import AppendInfo, Log, LogSlice
 from headwater.logtier.log.log_manager import LogManager
@@ -361,6 +362,26 @@ class ReplicaManager:
             if partition is not None and partition.high_watermark > info.last_offset:
                 return None
         wait = self.acknowledgement([(topic_partition, info)], timeout_ms, acks=-1)
+        return None if wait is None else wait.first()
+
+    def commitment(
+        self, topic_partition: TopicPartition, last_offset: int, flush: FlushRound | None = None
+    ) -> Coroutine[Any, Any, None] | None:
+        """Return a coroutine that waits until the leader's records up to an offset are committed; None if they are.
+
+        It has no timeout: it ends when the high watermark has passed the offset, or with this leadership.
+
+        Args:
+            flush: The sync of the records (flush.messages), for which it waits, too.
+
+        Raises:
+            KafkaError: from the coroutine: not_leader_or_follower, kafka_storage_error, unknown_topic_or_partition.
+        """
+        if flush is None:
+            partition = self._online.get(topic_partition)
+            if partition is not None and partition.is_leader and partition.high_watermark > last_offset:
+                return None
+        wait = self.partition_replication.acknowledgements.of_commitment(topic_partition, last_offset, flush)
         return None if wait is None else wait.first()
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:

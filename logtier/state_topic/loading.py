@@ -15,26 +15,28 @@ RETRY_BACKOFF_S: Final = 1.0
 RETRY_BACKOFF_S_MAX: Final = 300.0
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+#: What is left of a load after the log is read, which raises nothing; None if nothing is.
+Rest = Callable[[], Coroutine[Any, Any, None]] | None
 
 
 class StateLoader:
-    """Loads partitions one after the other. A partition that cannot be loaded is retried later and blocks no other.
+    """Reads partitions one after the other. A partition that cannot be loaded is retried later and blocks no other.
 
     Args:
-        load: Reads a partition and takes over its state.
-        all_loaded: Called when no partition is left to load, except failed ones.
+        load: Reads a partition and takes over its state; returns the rest of the load if that has to wait.
+        loaded: Called when partitions are loaded and none is left to be read.
     """
 
     def __init__(
         self,
         log: StateTopicLog,
-        load: Callable[[int], Coroutine[Any, Any, None]],
-        all_loaded: Callable[[], None],
+        load: Callable[[int], Coroutine[Any, Any, Rest]],
+        loaded: Callable[[], None],
         spawn: Spawn,
     ) -> None:
         self._log = log
         self._load = load
-        self._all_loaded = all_loaded
+        self._loaded = loaded
         self._spawn = spawn
         self._waiting: deque[int] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -44,7 +46,7 @@ class StateLoader:
 
     @property
     def is_busy(self) -> bool:
-        """Whether partitions are being loaded."""
+        """Whether partitions are being read."""
         return self._task is not None
 
     def begin(self) -> None:
@@ -62,22 +64,36 @@ class StateLoader:
     async def _run(self) -> None:
         try:
             while True:
-                self._waiting.extend(self._log.new_partitions())
+                # One that was led before may wait still: it is read once, in its newest epoch.
+                self._waiting.extend(each for each in self._log.new_partitions() if each not in self._waiting)
                 if not self._waiting:
                     break
                 await self._load_one(self._waiting.popleft())
         finally:
             self._task = None
-        self._all_loaded()
+        self._loaded()
 
     async def _load_one(self, partition: int) -> None:
         if not self._log.is_to_be_loaded(partition):
             return  # another broker leads the partition now
+        rest = None
         try:
-            await self._load(partition)
+            rest = await self._load(partition)
         except Exception:
             logger.exception("%s-%d cannot be loaded", self._log.TOPIC, partition)
             self._log.fail(partition)
+        if rest is None:
+            self._ended(partition)
+        else:
+            self._spawn(self._finish(partition, rest))
+
+    async def _finish(self, partition: int, rest: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await rest()
+        self._ended(partition)
+        if not self.is_busy:
+            self._loaded()
+
+    def _ended(self, partition: int) -> None:
         if not self._log.has_failed(partition):
             self._backoff_s.pop(partition, None)
             return

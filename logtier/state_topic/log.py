@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.metadata.image import MetadataDelta, MetadataImage
-from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Buffer, CorruptRecordsError
@@ -25,6 +24,9 @@ Answer = TypeVar("Answer")
 #: Maximum number of tombstones per batch, which keeps batches of expiry far below max.message.bytes.
 TOMBSTONES_PER_BATCH: Final = 500
 
+#: Maximum time that a stop waits for writes that are not replicated.
+FINISH_MS_MAX: Final = 5_000
+
 #: Error codes for clients of a coordinator by the error code of a rejected write.
 WRITE_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
@@ -38,7 +40,18 @@ WRITE_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
 }
 
 
+class UndecidedWriteError(KafkaError):
+    """A write is in the log and was not replicated in time: it may take effect yet.
+
+    It stays in the order of its partition's writes: it is applied when the high watermark has passed it, or refused
+    when this broker leads the partition no longer.
+    """
+
+
 class _Log(Protocol):
+    @property
+    def log_end_offset(self) -> int: ...
+
     def batches(self) -> Iterator[Buffer]: ...
 
 
@@ -61,12 +74,12 @@ class StateTopicReplicas(Protocol):
         verification: Verification | None = None,
         is_coordinator: bool = False,
     ) -> Any:
-        """Append a batch; the result has `first_offset` and is passed to `replication`."""
+        """Append a batch; the result has `first_offset`, `last_offset` and `flush`."""
 
-    def replication(
-        self, topic_partition: TopicPartition, info: Any, timeout_ms: int, /
+    def commitment(
+        self, topic_partition: TopicPartition, last_offset: int, flush: Any = None, /
     ) -> Coroutine[Any, Any, None] | None:
-        """Return a coroutine that waits until an append is replicated, in log order; None if it is."""
+        """Return a coroutine that waits until the log is committed to an offset, however long; None if it is."""
 
 
 class MetadataSource(Protocol):
@@ -87,8 +100,9 @@ class Metadata(MetadataSource, Protocol):
 class StateTopicLog(ABC):
     """The partitions of one coordinator's topic that this broker leads, each in one leader epoch.
 
-    A subclass holds the state and encodes the records. Invariant: only batches in the log change the state, in log
-    order, so that the live state equals a replay of the log, even if the caller of a write was cancelled. Only the
+    A subclass holds the state and encodes the records. Invariant: only batches below the high watermark change the
+    state, in log order, so that the live state equals a replay of the log, even if the caller of a write was cancelled
+    or has given up; a partition serves only after the high watermark has passed the end of its load. Only the
     coordinator uses it.
     """
 
@@ -103,8 +117,10 @@ class StateTopicLog(ABC):
         self._timeout_ms = timeout_ms
         self._partitions: dict[int, LedPartition] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: Turns of the loading: one partition is loaded at a time.
+        #: Turns of the loading: one partition is read at a time.
         self.turns = Turns()
+        #: To be held by what follows a load: one partition at a time.
+        self.beginning = asyncio.Lock()
         self._is_closed = False
 
     @staticmethod
@@ -148,8 +164,13 @@ class StateTopicLog(ABC):
         return self._has_state(partition, PartitionState.ACTIVE)
 
     def is_to_be_loaded(self, partition: int) -> bool:
-        """Whether a partition is led here, not loaded and not failed."""
+        """Whether a partition is led here, and its load has not begun."""
         return self._has_state(partition, PartitionState.LOADING)
+
+    def is_loaded_later(self, partition: int) -> bool:
+        """Whether a partition is led here, not loaded and not failed."""
+        led = self._partitions.get(partition)
+        return led is not None and led.state not in (PartitionState.ACTIVE, PartitionState.FAILED)
 
     def has_failed(self, partition: int) -> bool:
         """Whether a partition is led here and could not be loaded."""
@@ -160,9 +181,10 @@ class StateTopicLog(ABC):
         return led is not None and led.state is state
 
     @property
-    def is_loading(self) -> bool:
-        """Whether any partition is being loaded."""
-        return any(led.state is PartitionState.LOADING for led in self._partitions.values())
+    def is_reading(self) -> bool:
+        """Whether any partition is still to be read; others may wait for the high watermark, however long."""
+        unread = (PartitionState.LOADING, PartitionState.READING)
+        return any(led.state in unread for led in self._partitions.values())
 
     def leader_epoch(self, partition: int) -> int:
         """Return the epoch in which this broker leads a partition; -1 if it does not."""
@@ -171,25 +193,18 @@ class StateTopicLog(ABC):
 
     def new_partitions(self) -> list[int]:
         """Return the partitions led here since the last call; they count as loading from now on."""
-        found = [each for each in self._coordinated() if each not in self._partitions]
+        found = [each for each in self._replicas.leader_partitions(self.TOPIC) if each not in self._partitions]
         self._partitions.update((each, LedPartition(self._present_epoch(each))) for each in found)
         return found
 
     def lost_partitions(self) -> list[int]:
         """Return the partitions that this broker no longer leads in their epoch, to be resigned."""
-        led = set(self._coordinated())
+        led = set(self._replicas.leader_partitions(self.TOPIC))
         return [
             partition
             for partition, held in self._partitions.items()
             if partition not in led or held.leader_epoch != self._present_epoch(partition)
         ]
-
-    def _coordinated(self) -> list[int]:
-        topic = self._metadata.image.topic(self.TOPIC)
-        if topic is None:
-            return []
-        led = self._replicas.leader_partitions(self.TOPIC)
-        return [each for each in led if topic.partitions[each].coordinator != NO_BROKER]
 
     def resign(self, partitions: Collection[int]) -> None:
         """Refuse the writes under way to partitions that this broker leads no longer, and drop the state of all."""
@@ -235,34 +250,69 @@ class StateTopicLog(ABC):
         led.state = PartitionState.LOADING
         return True
 
-    async def _read(self, partition: int, replay: StateReplay, restoring: Iterable[None] = ()) -> bool:
-        """Read a partition's log into `replay` and make the partition active; return whether it is.
+    async def _read(
+        self,
+        partition: int,
+        replay: StateReplay,
+        adopt: Callable[[], None],
+        restoring: Iterable[None] = (),
+    ) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """Read a partition's log to its end into `replay`, and make the partition active.
 
-        If not, the replay must not be used: it is incomplete because of an error, or the partition was resigned
-        meanwhile. Otherwise the caller takes over the state before other tasks run.
+        A leader may have records that are not committed yet, which its predecessor may have acknowledged: the
+        partition becomes active when the high watermark has passed the end of the log.
 
         Args:
+            adopt: Takes over the replay, when the partition becomes active; not called if the load fails or the
+                partition is resigned.
             restoring: Steps that process the replay before the partition is active; other tasks run between them.
+
+        Returns:
+            The rest of the load, which waits for the high watermark; None if the load has ended.
         """
         key = TopicPartition(self.TOPIC, partition)
         led = self._partitions[partition]
+        led.state = PartitionState.READING
         try:
-            for batch in self._replicas.log(key).batches():
+            log = self._replicas.log(key)
+            for batch in log.batches():
                 for _ in replay.applying(batch):
                     await self.turns.step()
                 await self.turns.step()
                 if self._partitions.get(partition) is not led:
-                    return False
+                    return None
+            end_offset = log.log_end_offset
         except (KafkaError, OSError, CorruptRecordsError) as error:
             logger.error("%s cannot be loaded, its %s are not available: %s", key, self.CONTENTS, error)
             led.state = PartitionState.FAILED
-            return False
+            return None
         for _ in restoring:
             await self.turns.step()
             if self._partitions.get(partition) is not led:
-                return False
+                return None
+        commitment = self._replicas.commitment(key, end_offset - 1)
+        if commitment is not None:
+            commitment.close()
+            led.state = PartitionState.WAITING
+            return functools.partial(self._adopt_when_committed, key, led, end_offset, adopt)
         led.state = PartitionState.ACTIVE
-        return True
+        adopt()
+        return None
+
+    async def _adopt_when_committed(
+        self, key: TopicPartition, led: LedPartition, end_offset: int, adopt: Callable[[], None]
+    ) -> None:
+        try:
+            if (commitment := self._replicas.commitment(key, end_offset - 1)) is not None:
+                await commitment
+        except KafkaError as error:
+            if self._partitions.get(key.partition) is led:
+                logger.warning("%s cannot be loaded, its %s are not available: %s", key, self.CONTENTS, error)
+                led.state = PartitionState.FAILED
+            return
+        if self._partitions.get(key.partition) is led:
+            led.state = PartitionState.ACTIVE
+            adopt()
 
     # ---- writing ----
 
@@ -276,13 +326,19 @@ class StateTopicLog(ABC):
         errors: Mapping[ErrorCode, ErrorCode] = WRITE_ERRORS,
         verification: Verification | None = None,
         is_coordinator: bool = False,
+        has_timeout: bool = True,
     ) -> int:
         """Append one batch to the partition of `name`, apply it, and return the offset of its first record.
 
         The batch is appended before other tasks run. From then on it is processed even if the caller is cancelled:
-        `applied` is called in log order when it is replicated, otherwise `refused`, once.
+        `applied` is called in log order when it is replicated, `refused` when it cannot be or this broker leads the
+        partition no longer; one of them, once.
+
+        Args:
+            has_timeout: Whether to give up after a time; the write goes on.
 
         Raises:
+            UndecidedWriteError: The time is over, and the write is neither applied nor refused.
             KafkaError: With the code that `errors` maps the log's code to; coordinator_not_available after
                 `finish_writes`.
         """
@@ -299,7 +355,7 @@ class StateTopicLog(ABC):
                 info = self._replicas.append(
                     key, batch, acks=-1, verification=verification, is_coordinator=is_coordinator
                 )
-                replication = self._replicas.replication(key, info, self._timeout_ms)
+                commitment = self._replicas.commitment(key, info.last_offset, info.flush)
             except OSError as error:
                 logger.error("%s cannot be written: %s", key, error)
                 code = ErrorCode.kafka_storage_error
@@ -310,36 +366,70 @@ class StateTopicLog(ABC):
             refused(refusal)
             raise
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        task = led.add(StateWrite(name, info.first_offset, applied, refused, answer), replication)
+        task = led.add(StateWrite(name, info.first_offset, applied, refused, answer), commitment)
         if task is not None:
             self._keep(task)
+            if has_timeout:
+                await asyncio.wait([answer], timeout=self._timeout_ms / 1000)
+                if not answer.done():
+                    code = ErrorCode.request_timed_out
+                    reason = f"{key}: the in-sync replicas did not follow within {self._timeout_ms} ms"
+                    raise UndecidedWriteError(errors.get(code, code), reason)
         try:
             return await asyncio.shield(answer)
         except KafkaError as error:
             raise KafkaError(errors.get(error.code, error.code), error.message) from error
 
     async def to_its_end(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Run work of several writes; it continues even if the caller is cancelled."""
+        """Run work of several writes; it continues even if the caller is cancelled or gives up.
+
+        Raises:
+            UndecidedWriteError: The time is over.
+        """
         task = asyncio.get_running_loop().create_task(work)
         self._keep(task)
-        return await asyncio.shield(task)
+        await asyncio.wait([task], timeout=self._timeout_ms / 1000)
+        if not task.done():
+            reason = f"writes to {self.TOPIC} were not replicated within {self._timeout_ms} ms"
+            raise UndecidedWriteError(ErrorCode.coordinator_not_available, reason)
+        return task.result()
 
     async def written(self, name: str) -> None:
-        """Wait until no write of this group or id is running."""
-        led = self._partitions.get(self.partition_of(name))
-        if led is not None:
-            await led.written(name)
+        """Wait until no write of this group or id is running.
 
-    async def written_so_far(self) -> None:
-        """Wait for the writes running now; further writes may follow."""
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        Raises:
+            KafkaError: coordinator_not_available if that takes too long.
+        """
+        led = self._partitions.get(self.partition_of(name))
+        if led is None:
+            return
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                await led.written(name)
+        except TimeoutError:
+            reason = f"{self._described(name)}: a write was not replicated within {self._timeout_ms} ms"
+            raise KafkaError(ErrorCode.coordinator_not_available, reason) from None
+
+    async def written_so_far(self) -> bool:
+        """Wait for the writes running now, and return whether all have ended in time; further ones may follow."""
+        if not self._tasks:
+            return True
+        _, unfinished = await asyncio.wait(list(self._tasks), timeout=self._timeout_ms / 1000)
+        return not unfinished
 
     async def finish_writes(self) -> None:
-        """Reject further writes, and wait for the running ones."""
+        """Reject further writes, and wait a while for the running ones; the log decides about the others."""
         self._is_closed = True
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        try:
+            async with asyncio.timeout(min(self._timeout_ms, FINISH_MS_MAX) / 1000):
+                while self._tasks:
+                    await asyncio.wait(list(self._tasks))
+        except TimeoutError:
+            for led in self._partitions.values():
+                led.resign(KafkaError(ErrorCode.coordinator_not_available, "the broker is being stopped"))
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)

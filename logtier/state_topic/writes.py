@@ -21,7 +21,11 @@ Refused = Callable[[KafkaError], None]
 class PartitionState(Enum):
     """The state of the loading of a partition."""
 
+    #: To be read.
     LOADING = auto()
+    READING = auto()
+    #: Read; the high watermark has not passed the end of what was read.
+    WAITING = auto()
     ACTIVE = auto()
     FAILED = auto()
 
@@ -33,7 +37,7 @@ class StateWrite:
     Attributes:
         name: The group or transactional id of the write.
         answer: Completed when the write is applied or refused; the caller awaits it behind a shield.
-        outcome: True if the batch is replicated, an error if that failed, None while unknown.
+        outcome: True if the batch is committed, an error if it cannot be known here, None while it is open.
     """
 
     name: str
@@ -56,11 +60,11 @@ class LedPartition:
     state: PartitionState = PartitionState.LOADING
     writes: deque[StateWrite] = field(default_factory=deque)
 
-    def add(self, write: StateWrite, replication: Coroutine[Any, Any, None] | None) -> asyncio.Task[None] | None:
-        """Add an appended batch, to be applied when replicated; return the task that waits for that, if any."""
+    def add(self, write: StateWrite, commitment: Coroutine[Any, Any, None] | None) -> asyncio.Task[None] | None:
+        """Add an appended batch, to be applied when committed; return the task that waits for that, if any."""
         self.writes.append(write)
-        if replication is not None:
-            return asyncio.get_running_loop().create_task(self._wait(write, replication))
+        if commitment is not None:
+            return asyncio.get_running_loop().create_task(self._wait(write, commitment))
         write.outcome = True
         self._drain()
         return None
@@ -76,9 +80,9 @@ class LedPartition:
         while (answer := next((each.answer for each in reversed(self.writes) if each.name == name), None)) is not None:
             await asyncio.wait([answer])
 
-    async def _wait(self, write: StateWrite, replication: Coroutine[Any, Any, None]) -> None:
+    async def _wait(self, write: StateWrite, commitment: Coroutine[Any, Any, None]) -> None:
         try:
-            await replication
+            await commitment
             write.outcome = True
         except KafkaError as error:
             write.outcome = error

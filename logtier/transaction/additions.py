@@ -1,11 +1,13 @@
 """Collects partitions that records add to a transaction, and writes concurrent additions together."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.deferred import Deferred
 from headwater.logtier.transaction.metadata import ProducerIdAndEpoch
 from headwater.logtier.transaction.transaction import Transaction
 
@@ -47,7 +49,7 @@ class Additions:
         addition.partitions.add(topic_partition)
         assert addition.task is not None
         # A cancelled request does not cancel the write: other requests wait for the same write.
-        return asyncio.shield(addition.task)
+        return Deferred(functools.partial(asyncio.shield, addition.task))
 
     async def _run(
         self,

@@ -13,11 +13,12 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
-from headwater.logtier.state_topic.loading import StateLoader
+from headwater.logtier.state_topic.loading import Rest, StateLoader
 from headwater.logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata
 from headwater.logtier.state_topic.topic import TopicCreator, create_state_topic
+from headwater.logtier.state_topic.turns import Turns
 from headwater.logtier.transaction.additions import Additions
-from headwater.logtier.transaction.markers import MarkerListener, MarkerWriter
+from headwater.logtier.transaction.markers import MarkerWriter
 from headwater.logtier.transaction.metadata import (
     NO_PRODUCER_ID,
     TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
@@ -56,7 +57,7 @@ class TransactionCoordinator:
         controller: TopicCreator,
         metadata: Metadata,
         next_producer_id: Callable[[], Awaitable[int]],
-        marker_listener: MarkerListener,
+        markers: MarkerWriter,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -64,7 +65,7 @@ class TransactionCoordinator:
         self._metadata = metadata
         self._next_producer_id = next_producer_id
         self._log = TransactionStateLog(replica_manager, metadata, WRITE_TIMEOUT_MS)
-        self._markers = MarkerWriter(replica_manager, metadata, marker_listener)
+        self._markers = markers
         self._additions = Additions(self._add_collected)
         self._tasks = SpawnedTasks("transaction coordinator")
         self._loader = StateLoader(self._log, self._load, lambda: None, self._tasks.spawn)
@@ -98,10 +99,18 @@ class TransactionCoordinator:
             KafkaError: coordinator_not_available.
         """
         await self._ensure_topic()
+        return self.coordinator_of(transactional_id)
+
+    def coordinator_of(self, transactional_id: str) -> BrokerRegistration:
+        """Return the broker that coordinates an id.
+
+        Raises:
+            KafkaError: coordinator_not_available, not_coordinator if `__transaction_state` does not exist.
+        """
         partition = self._log.partition_of(transactional_id)
         image = self._metadata.image
         topic = image.topic(TRANSACTION_TOPIC)
-        broker = None if topic is None else image.brokers.get(topic.partitions[partition].coordinator)
+        broker = None if topic is None else image.brokers.get(topic.partitions[partition].leader)
         if broker is None:
             raise KafkaError(
                 ErrorCode.coordinator_not_available, f"no broker leads {TRANSACTION_TOPIC}-{partition} at present"
@@ -286,7 +295,7 @@ class TransactionCoordinator:
         self._check_available(transactional_id)
         self._log.active_partition_of(transactional_id)
         transaction = self._existing(transactional_id)
-        if transaction is None or transaction.is_expiring:
+        if transaction is None or transaction.is_expiring or transaction.is_new:
             raise KafkaError(
                 ErrorCode.transactional_id_not_found, f"transactional id {transactional_id[:249]!r} is not known"
             )
@@ -300,12 +309,12 @@ class TransactionCoordinator:
         """
         if self._is_stopped:
             raise KafkaError(ErrorCode.coordinator_not_available, "the broker is being stopped")
-        if self._log.is_loading:
+        if self._log.is_reading:
             raise KafkaError(ErrorCode.coordinator_load_in_progress, "the transactions are being loaded")
         return (
             (name, transaction.metadata)
             for name, transaction in list(self._log.transactions.items())
-            if not transaction.is_expiring
+            if not transaction.is_expiring and not transaction.is_new
         )
 
     # ---- transitions ----
@@ -344,30 +353,50 @@ class TransactionCoordinator:
         # Prepared before the first wait, so that no request can intervene.
         prepared = transaction.metadata
         finished = transaction.finish(self._clock.now_ms())
-        self._tasks.spawn(self._complete(transaction, prepared, finished))
+        epoch = self._log.leader_epoch(self._log.partition_of(transaction.transactional_id))
+        self._tasks.spawn(self._complete(transaction, prepared, finished, epoch))
 
     async def _complete(
-        self, transaction: Transaction, prepared: TransactionMetadata, finished: TransactionMetadata
+        self,
+        transaction: Transaction,
+        prepared: TransactionMetadata,
+        finished: TransactionMetadata,
+        coordinator_epoch: int,
     ) -> None:
-        """Write the markers of an outcome, then its completion; retry until both are in their logs."""
+        """Write the markers of an outcome, then its completion; retry until both are in their logs.
+
+        Args:
+            coordinator_epoch: The leader epoch in which the id was loaded. A partition refuses it if a later
+                coordinator has written there, which completes the outcome: this one then leaves the id alone.
+        """
         name = transaction.transactional_id
         missing: AbstractSet[TopicPartition] = prepared.partitions
         backoff_ms = RETRY_BACKOFF_MS
         while self._is_registered(transaction):
             try:
-                epoch = self._log.leader_epoch(self._log.partition_of(name))
-                refused = await self._markers.write(name, prepared, epoch, missing)
+                refused = await self._markers.write(name, prepared, coordinator_epoch, missing)
                 missing = refused.keys()
                 if not refused:
                     if not self._is_registered(transaction):
                         return  # the coordinator that has loaded the id since then completes the outcome
                     await self._log.write(
-                        name, finished, self._clock.now_ms(), applied=transaction.complete, refused=lambda _: None
+                        name,
+                        finished,
+                        self._clock.now_ms(),
+                        applied=transaction.complete,
+                        refused=lambda _: None,
+                        has_timeout=False,  # A second record of the same transition must not follow.
                     )
                     return
                 reason = next(iter(refused.values()))
             except KafkaError as error:
+                if error.code is ErrorCode.transaction_coordinator_fenced:
+                    logger.warning("transactional id %r: another broker coordinates it: %s", name[:249], error)
+                    return
                 reason = error
+            except Exception as fault:
+                logger.exception("transactional id %r: its outcome cannot be completed", name[:249])
+                reason = KafkaError(ErrorCode.unknown_server_error, str(fault))
             if self._is_stopped:
                 return  # the next start completes it
             logger.warning(
@@ -455,22 +484,29 @@ class TransactionCoordinator:
 
     # ---- loading and metadata ----
 
-    async def _load(self, partition: int) -> None:
-        loaded = await self._log.load(partition)
+    async def _load(self, partition: int) -> Rest:
+        def begin(loaded: list[Transaction]) -> None:
+            if loaded:
+                self._tasks.spawn(self._begin_completions(partition, loaded))
+
+        return await self._log.load(partition, begin)
+
+    async def _begin_completions(self, partition: int, loaded: list[Transaction]) -> None:
         undone = [transaction for transaction in loaded if transaction.metadata.state.is_prepared]
-        for transaction in undone:
-            # No other transition can come between an outcome and its completion.
-            await self._log.turns.step()
-            if self._is_registered(transaction):
-                self._begin_completion(transaction)
-        if loaded:
-            logger.info(
-                "%s-%d: transactional ids loaded: %d, of which %d are being completed",
-                TRANSACTION_TOPIC,
-                partition,
-                len(loaded),
-                len(undone),
-            )
+        async with self._log.beginning:
+            turns = Turns()
+            for transaction in undone:
+                # No other transition can come between an outcome and its completion.
+                await turns.step()
+                if self._is_registered(transaction):
+                    self._begin_completion(transaction)
+        logger.info(
+            "%s-%d: transactional ids loaded: %d, of which %d are being completed",
+            TRANSACTION_TOPIC,
+            partition,
+            len(loaded),
+            len(undone),
+        )
 
     def leadership_changed(self) -> None:
         """Load partitions that this broker leads, and resign lost ones. Also called when missing logs are created."""

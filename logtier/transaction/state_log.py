@@ -1,10 +1,11 @@
 """The transactional ids that this broker coordinates, and the log that makes them durable."""
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterator, Sequence, Set
+from typing import Any, Protocol
 
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.state_topic.loading import Rest
 from headwater.logtier.state_topic.log import MetadataSource, StateTopicLog, StateTopicReplicas
 from headwater.logtier.state_topic.writes import Refused
 from headwater.logtier.transaction.metadata import TransactionMetadata
@@ -37,6 +38,11 @@ class TransactionReplicas(StateTopicReplicas, Protocol):
     ) -> MarkerAppend:
         """Append the marker that ends a producer's transaction in a partition."""
 
+    def replication(
+        self, topic_partition: TopicPartition, info: Any, timeout_ms: int, /
+    ) -> Coroutine[Any, Any, None] | None:
+        """Return a coroutine that waits until an append is replicated and flushed; None if it is."""
+
 
 class TransactionStateLog(StateTopicLog):
     """Transactional ids by name, and every write to `__transaction_state`.
@@ -55,8 +61,12 @@ class TransactionStateLog(StateTopicLog):
     def _described(name: str) -> str:
         return f"transactional id {name[:249]!r}"
 
-    async def load(self, partition: int) -> list[Transaction]:
-        """Read a partition's log, register its transactions and return them; empty if the partition was not loaded."""
+    async def load(self, partition: int, registered: Callable[[list[Transaction]], None]) -> Rest:
+        """Read a partition's log and register its transactions; return the rest of the load, if it has to wait.
+
+        Args:
+            registered: Called with the transactions when the partition is active.
+        """
         replay = TransactionReplay(f"{TRANSACTION_TOPIC}-{partition}")
         loaded: dict[str, Transaction] = {}
 
@@ -65,10 +75,11 @@ class TransactionStateLog(StateTopicLog):
                 loaded[name] = Transaction(name, metadata)
                 yield
 
-        if not await self._read(partition, replay, restoring()):
-            return []
-        self.transactions.update(loaded)
-        return list(loaded.values())
+        def adopt() -> None:
+            self.transactions.update(loaded)
+            registered(list(loaded.values()))
+
+        return await self._read(partition, replay, adopt, restoring())
 
     def forget_all(self) -> None:
         """Drop all state after a deletion of the topic."""
@@ -87,14 +98,19 @@ class TransactionStateLog(StateTopicLog):
         *,
         applied: Callable[[], None],
         refused: Refused,
+        has_timeout: bool = True,
     ) -> None:
-        """Make a transition durable: call `applied` when it is in the log, else `refused`.
+        """Make a transition durable: call `applied` when it is committed, else `refused`.
 
         Raises:
+            UndecidedWriteError: The time is over, and neither was called yet.
             KafkaError: a code of WRITE_ERRORS, for the coordinator's client.
         """
         record = Record(transaction_key(transactional_id), transaction_value(metadata), now_ms)
-        await self._write(transactional_id, build_batch([record]), applied=lambda _: applied(), refused=refused)
+        batch = build_batch([record])
+        await self._write(
+            transactional_id, batch, applied=lambda _: applied(), refused=refused, has_timeout=has_timeout
+        )
 
     async def write_tombstones(
         self, transactional_ids: Sequence[str], now_ms: int, *, applied: Callable[[], None], refused: Refused

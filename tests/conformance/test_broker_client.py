@@ -25,9 +25,9 @@ from headwater.logtier.client.security import ClientSecurity
 from headwater.logtier.peers.leader_requests import (
     LeaderEpochEnd,
     VerifiedTransaction,
+    add_partitions_to_txn_request,
     list_offsets_request,
     offset_for_leader_epoch_request,
-    verify_partitions_in_txn_request,
 )
 from headwater.logtier.peers.link import LinkContext
 from headwater.logtier.peers.peers import Peers, Purpose
@@ -139,7 +139,7 @@ def test_a_broker_that_is_no_replica_gets_no_records(start_broker: StartBroker, 
         ends = await peers.call(1, Purpose.OFFSETS, offset_for_leader_epoch_request(-1, {key: (-1, epoch)}))
         assert ends == {key: LeaderEpochEnd(0, epoch, 2)}
         verified = await peers.call(
-            1, Purpose.TRANSACTIONS, verify_partitions_in_txn_request([VerifiedTransaction("unknown", 1, 0, [key])])
+            1, Purpose.VERIFICATIONS, add_partitions_to_txn_request([VerifiedTransaction("unknown", 1, 0, [key])])
         )
         assert verified.transactions["unknown"][key] != 0  # type: ignore[index]
 

@@ -24,7 +24,7 @@ def main() -> int:
     options = parser.parse_args()
     end_s = time.monotonic() + 60 * options.minutes
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**32)
-    acknowledged = faults = 0
+    acknowledged = moved = faults = 0
     while (left_s := end_s - time.monotonic()) > 0:
         print(f"seed {seed}", flush=True)
         with tempfile.TemporaryDirectory(prefix="hw-faults-") as folder:
@@ -36,12 +36,13 @@ def main() -> int:
                 print(error)
                 return 1
         acknowledged += outcome.acknowledged
+        moved += outcome.moved
         faults += len(outcome.faults)
         if outcome.anomalies:
             print("\n".join(outcome.anomalies))
             return 1
         seed += 1
-    print(f"{faults} faults, {acknowledged} acknowledged records, no anomaly")
+    print(f"{faults} faults, {acknowledged} acknowledged records, {moved} moved in transactions, no anomaly")
     return 0
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from tests.bench.processes import Child, Failed, free_port
+from tests.faults.links import Links
 from tests.stopped_process import stop as stop_threads
 from tests.zookeeper import ServerOptions, ZooKeeperServer
 
@@ -25,25 +26,35 @@ STOP_S = 60
 class BrokerProcess:
     """A broker that keeps its folder and its port from one process to the next."""
 
-    def __init__(self, folder: Path, node_id: int, zookeeper: str, properties: Mapping[str, object]) -> None:
+    def __init__(self, folder: Path, node_id: int, properties: Mapping[str, object]) -> None:
         self.node_id = node_id
         self.data = folder / f"broker-{node_id}"
         self.port = free_port()
+        #: Port of the listener for brokers, which others reach through a proxy.
+        self.inside_port = free_port()
+        self._properties = properties
         self._log = folder / f"broker-{node_id}.log"
         self._config = folder / f"broker-{node_id}.yaml"
+        self._child: Child | None = None
+
+    def configure(self, advertised_inside_port: int, zookeeper_port: int) -> None:
+        """Write the file of its configs."""
+        clients = f"CLIENTS://127.0.0.1:{self.port}"
         self._config.write_text(
             yaml.safe_dump(
                 {
-                    "node.id": node_id,
-                    "zookeeper.connect": zookeeper,
+                    "node.id": self.node_id,
+                    "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
                     "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
                     "log.dirs": str(self.data),
-                    "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-                    **properties,
+                    "listeners": f"{clients},INSIDE://127.0.0.1:{self.inside_port}",
+                    "advertised.listeners": f"{clients},INSIDE://127.0.0.1:{advertised_inside_port}",
+                    "listener.security.protocol.map": "CLIENTS:PLAINTEXT,INSIDE:PLAINTEXT",
+                    "inter.broker.listener.name": "INSIDE",
+                    **self._properties,
                 }
             )
         )
-        self._child: Child | None = None
 
     @property
     def address(self) -> str:
@@ -92,15 +103,16 @@ class BrokerProcess:
 
 
 class FaultyCluster:
-    """ZooKeeper and some brokers. Invariant: after `end` no process is left."""
+    """ZooKeeper, some brokers, and the network between them. Invariant: after `end` no process is left."""
 
     def __init__(self, folder: Path, brokers: int = 3, properties: Mapping[str, object] | None = None) -> None:
         self.folder = folder
         self.zookeeper = ZooKeeperServer(folder / "zookeeper", ServerOptions(tick_ms=TICK_MS))
-        self.brokers = {
-            node_id: BrokerProcess(folder, node_id, self.zookeeper.address, properties or {})
-            for node_id in range(1, brokers + 1)
-        }
+        self.brokers = {node_id: BrokerProcess(folder, node_id, properties or {}) for node_id in range(1, brokers + 1)}
+        inside = {node_id: broker.inside_port for node_id, broker in self.brokers.items()}
+        self.links = Links(inside, int(self.zookeeper.address.rpartition(":")[2]))
+        for node_id, broker in self.brokers.items():
+            broker.configure(self.links.ports[node_id], self.links.zookeeper_ports[node_id])
 
     @property
     def bootstrap_servers(self) -> str:
@@ -109,6 +121,7 @@ class FaultyCluster:
     def start(self) -> None:
         self.zookeeper.start()
         self.zookeeper.await_ready()
+        self.links.start()
         self.start_missing()
 
     def start_missing(self) -> None:
@@ -127,6 +140,7 @@ class FaultyCluster:
     def end(self) -> None:
         for broker in self.brokers.values():
             broker.end()
+        self.links.stop()
         self.zookeeper.stop()
 
 

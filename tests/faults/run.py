@@ -12,12 +12,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.bench.processes import Failed
 from tests.faults.clients import SILENT, NumberProducer, WatchingConsumer
+from tests.faults.links import ZOOKEEPER
+from tests.faults.movers import Mover, read_committed
 from tests.faults.processes import SESSION_S, FaultyCluster, until
 from tests.faults.replica_logs import read_replica
-from tests.faults.verdict import anomalies
+from tests.faults.verdict import anomalies, moved_anomalies
 
 #: Topics by name: replicas, and members of the ISR that acks=all needs.
 TOPICS = {"safe": 2, "lean": 1}
+#: Topic of what applications move, in transactions.
+MOVED = "moved"
+MOVERS = 2
+MOVED_S = 120
 PARTITIONS = 3
 PRODUCERS_PER_TOPIC = 2
 #: Time for all ISRs to fill after a fault.
@@ -26,7 +32,17 @@ FLUSH_S = 120
 #: Work between two faults.
 CALM_S = 2.0
 #: Short, so that a follower that is frozen leaves the ISR within its freeze.
-PROPERTIES = {"replica.lag.time.max.ms": 3000, "log.segment.bytes": 1 << 20, "num.partitions": PARTITIONS}
+PROPERTIES = {
+    "replica.lag.time.max.ms": 3000,
+    "log.segment.bytes": 1 << 20,
+    "num.partitions": PARTITIONS,
+    "offsets.topic.num.partitions": 3,
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.num.partitions": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    "min.insync.replicas": 2,
+}
 
 
 @dataclass
@@ -36,6 +52,7 @@ class Outcome:
     seed: int
     faults: list[str] = field(default_factory=list)
     acknowledged: int = 0
+    moved: int = 0
     anomalies: list[str] = field(default_factory=list)
 
 
@@ -54,6 +71,14 @@ class FaultRun:
             self._kill_all,
             self._freeze_leader,
             self._kill_two,
+            self._kill_coordinator,
+            self._kill_zookeeper,
+            self._freeze_zookeeper,
+            self._freeze_shortly,
+            self._cut_one_way,
+            self._isolate,
+            self._cut_zookeeper,
+            self._restart_all,
         ]
 
     def run(self) -> Outcome:
@@ -75,12 +100,14 @@ class FaultRun:
                 for number in range(PRODUCERS_PER_TOPIC)
             ]
             consumers = [WatchingConsumer(f"see-{t}", cluster.bootstrap_servers, t, PARTITIONS) for t in TOPICS]
-            clients: list[NumberProducer | WatchingConsumer] = [*producers, *consumers]
+            movers = [Mover(f"mover{each}", cluster.bootstrap_servers, "safe", MOVED) for each in range(MOVERS)]
+            clients: list[NumberProducer | WatchingConsumer | Mover] = [*producers, *consumers, *movers]
             for client in clients:
                 client.start()
             try:
                 self._do_faults()
                 missing = sum(producer.finish(FLUSH_S) for producer in producers)
+                self._await_moved(producers)
             except BaseException:
                 for producer in producers:
                     producer.finish(0)
@@ -88,7 +115,11 @@ class FaultRun:
             finally:
                 for consumer in consumers:
                     consumer.finish()
+                for mover in movers:
+                    mover.finish()
             self._judge(producers, consumers, missing)
+            self._outcome.anomalies += [line for mover in movers for line in mover.errors[:5]]
+            self._outcome.moved = sum(mover.moved for mover in movers)
             return self._outcome
         except Failed as error:
             tails = "\n".join(broker.tail() for broker in cluster.brokers.values())
@@ -101,7 +132,7 @@ class FaultRun:
             NewTopic(
                 name, num_partitions=PARTITIONS, replication_factor=3, config={"min.insync.replicas": str(min_isr)}
             )
-            for name, min_isr in TOPICS.items()
+            for name, min_isr in {**TOPICS, MOVED: 2}.items()
         ]
         deadline_s = time.monotonic() + FULL_S
         while len(self._admin.list_topics(timeout=10).brokers) < len(self._cluster.brokers):
@@ -148,6 +179,12 @@ class FaultRun:
             outcome.anomalies += client.errors[:5]
         outcome.anomalies += anomalies(logs, acknowledged, seen)
 
+    def _await_moved(self, producers: list[NumberProducer]) -> None:
+        """Wait until the movers have committed what was acknowledged, each record once."""
+        sent = [each.value for producer in producers if producer.topic == "safe" for each in producer.acknowledged]
+        moved = read_committed(self._cluster.bootstrap_servers, MOVED, PARTITIONS, len(sent), MOVED_S)
+        self._outcome.anomalies += moved_anomalies(sent, moved)
+
     # -- faults
 
     def _kill_leader(self) -> str:
@@ -178,6 +215,46 @@ class FaultRun:
             broker.thaw()
         return f"SIGSTOP of broker {node_id}, a leader, for two sessions"
 
+    def _freeze_shortly(self) -> str:
+        node_id = self._leader()
+        broker = self._cluster.brokers[node_id]
+        broker.freeze()
+        try:
+            time.sleep(SESSION_S / 3)
+        finally:
+            broker.thaw()
+        return f"SIGSTOP of broker {node_id}, a leader, for a third of a session"
+
+    def _cut_one_way(self) -> str:
+        source, target = self._chance.sample(list(self._cluster.brokers), 2)
+        self._cut_for_a_while((source, target))
+        return f"nothing arrives from broker {source} at {target}"
+
+    def _isolate(self) -> str:
+        node_id = self._leader()
+        others = [each for each in self._cluster.brokers if each != node_id]
+        self._cut_for_a_while(*[(node_id, each) for each in others], *[(each, node_id) for each in others])
+        return f"broker {node_id}, a leader, is cut off the others"
+
+    def _cut_zookeeper(self) -> str:
+        node_id = self._leader() if self._chance.random() < 0.5 else self._controller()
+        self._cut_for_a_while((node_id, ZOOKEEPER), (ZOOKEEPER, node_id))
+        return f"broker {node_id} is cut off ZooKeeper"
+
+    def _cut_for_a_while(self, *directions: tuple[int, int]) -> None:
+        self._cluster.links.cut(*directions)
+        try:
+            self._pause(4 * SESSION_S)
+        finally:
+            self._cluster.links.heal(reset=self._chance.random() < 0.5)
+
+    def _restart_all(self) -> str:
+        for broker in self._cluster.brokers.values():
+            broker.terminate()
+            self._cluster.start_missing()
+            self._await_full()
+        return "a rolling restart"
+
     def _kill_two(self) -> str:
         first, second = self._chance.sample(list(self._cluster.brokers), 2)
         self._cluster.brokers[first].kill()
@@ -186,15 +263,36 @@ class FaultRun:
         self._pause(2 * SESSION_S)
         return f"kill -9 of broker {first}, then of {second}"
 
+    def _kill_coordinator(self) -> str:
+        node_id = self._leader("__consumer_offsets" if self._chance.random() < 0.5 else "__transaction_state")
+        self._cluster.brokers[node_id].kill()
+        self._pause(2 * SESSION_S)
+        return f"kill -9 of broker {node_id}, a coordinator"
+
+    def _kill_zookeeper(self) -> str:
+        self._cluster.zookeeper.kill()
+        self._pause(3 * SESSION_S)
+        self._cluster.zookeeper.start()
+        self._cluster.zookeeper.await_ready()
+        return "kill -9 of ZooKeeper"
+
+    def _freeze_zookeeper(self) -> str:
+        self._cluster.zookeeper.freeze()
+        try:
+            self._pause(3 * SESSION_S)
+        finally:
+            self._cluster.zookeeper.thaw()
+        return "SIGSTOP of ZooKeeper"
+
     def _pause(self, longest_s: float) -> None:
         """Up to a time: short ones return before the session ends, long ones after it."""
         time.sleep(self._chance.uniform(0, longest_s))
 
-    def _leader(self) -> int:
+    def _leader(self, topic: str = "safe") -> int:
         deadline_s = time.monotonic() + FULL_S
         while True:
             partition = self._chance.randrange(PARTITIONS)
-            leader = self._admin.list_topics("safe", timeout=10).topics["safe"].partitions[partition].leader
+            leader = self._admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader
             if leader in self._cluster.brokers:
                 return int(leader)
             until(deadline_s, "a partition had no leader")
@@ -212,15 +310,14 @@ class FaultRun:
         deadline_s = time.monotonic() + FULL_S
         while True:
             topics = self._admin.list_topics(timeout=10).topics
-            partitions = [each for name in TOPICS if name in topics for each in topics[name].partitions.values()]
-            if len(partitions) == len(TOPICS) * PARTITIONS and all(
+            partitions = [each for topic in topics.values() for each in topic.partitions.values()]
+            if len(partitions) >= (len(TOPICS) + 1) * PARTITIONS and all(
                 each.leader >= 0 and len(each.isrs) == len(self._cluster.brokers) for each in partitions
             ):
                 return
             states = {
                 f"{name}-{number}": (each.leader, each.isrs)
-                for name in TOPICS
-                if name in topics
+                for name in topics
                 for number, each in topics[name].partitions.items()
             }
             until(deadline_s, f"the ISRs did not fill ({states})")

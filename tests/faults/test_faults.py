@@ -11,7 +11,7 @@ import pytest
 from tests.faults.clients import Acknowledged
 from tests.faults.replica_logs import ReplicaLog
 from tests.faults.run import FaultRun
-from tests.faults.verdict import anomalies
+from tests.faults.verdict import anomalies, moved_anomalies
 
 SEED = int(os.environ.get("FAULTS_SEED") or random.SystemRandom().randrange(2**32))
 MINUTE_S = 60.0
@@ -35,6 +35,10 @@ def test_the_verdict_sees_what_can_go_wrong() -> None:
     assert "differs on brokers 1 and 2" in anomalies({("t", 0): {1: good, 2: replica(b"a:0")}}, [], [])[0]
     assert "2 times" in anomalies({("t", 0): {1: replica(b"a:0", b"a:0")}}, [], [])[0]
     assert "out of order" in anomalies({("t", 0): {1: replica(b"a:1", b"a:0")}}, [], [])[0]
+    assert moved_anomalies([b"a:0", b"b:0"], [b"a:0", b"b:0", b"b:1"]) == []
+    assert "not moved" in moved_anomalies([b"a:0", b"a:1"], [b"a:0"])[0]
+    assert "2 times" in moved_anomalies([b"a:0"], [b"a:0", b"a:0"])[0]
+    assert "out of order" in moved_anomalies([b"a:0", b"a:1"], [b"a:1", b"a:0"])[0]
 
 
 @pytest.mark.slow
@@ -45,3 +49,4 @@ def test_a_minute_of_faults_loses_nothing(tmp_path: Path) -> None:
     assert outcome.anomalies == [], f"seed {SEED}, faults {outcome.faults}"
     assert outcome.faults
     assert outcome.acknowledged > 1000
+    assert outcome.moved > 1000

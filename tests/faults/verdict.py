@@ -58,6 +58,24 @@ def anomalies(
     return [line for lines in found.values() for line in lines[:SHOWN_MAX]]
 
 
+def moved_anomalies(sent: Sequence[bytes], moved: Sequence[bytes]) -> list[str]:
+    """Return one line for each thing that is wrong with what applications moved in transactions.
+
+    Args:
+        sent: Acknowledged values of the source.
+        moved: Values of the committed records of the target, partition by partition.
+    """
+    counts = Counter(moved)
+    lost = [f"not moved: {value!r}" for value in sent if value not in counts]
+    doubled = [f"moved {count} times: {value!r}" for value, count in counts.items() if count > 1]
+    unordered = [
+        f"moved out of order: {key}"
+        for key, numbers in _by_key(dict(enumerate(moved))).items()
+        if numbers != sorted(numbers) and not doubled
+    ]
+    return [line for lines in (lost, doubled, unordered) for line in lines[:SHOWN_MAX]]
+
+
 def _by_key(values: Mapping[int, bytes]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for offset in sorted(values):

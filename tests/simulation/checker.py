@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from headwater.logtier.group.classic.group import Group
 from headwater.logtier.group.events import GroupMetadata, GroupState
 from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.group.persistence.replay import GroupReplay
+from headwater.logtier.group.persistence.state_log import GroupStateLog
 from headwater.logtier.log.folders.log_folders import parse_folder
 from headwater.logtier.log.log import Log
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import iterate_batches
 from headwater.logtier.replication.partition import Partition
+from headwater.logtier.transaction.metadata import TransactionMetadata
+from headwater.logtier.transaction.replay import TransactionReplay
+from headwater.logtier.transaction.state_log import TransactionStateLog
+from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
 from tests.simulation.file_system import Folder, Inode
 from tests.simulation.history import History, InvariantError
 from tests.simulation.log_model import BatchKey, LogModel, is_segment, segments
@@ -33,6 +38,7 @@ class NodeChecker:
         on_batch: Called with each batch that a log has, and the one before it.
         on_truncated: Called with the former and the present state of a log that lost records while its broker serves.
         is_lost: Whether a partition lost committed records, as it may in this run.
+        is_coordinator: Whether this broker leads a partition in the newest metadata.
     """
 
     def __init__(self, loop: VirtualLoop, node: SimulatedNode, history: History, *, is_alone: bool = True) -> None:
@@ -41,7 +47,9 @@ class NodeChecker:
         self.on_batch: Callable[[LogModel, int, BatchKey, BatchKey | None], None] = lambda *_: None
         self.on_truncated: Callable[[LogModel, LogModel], None] = _must_not_truncate
         self.is_lost: Callable[[TopicPartition], bool] = lambda _: False
+        self.is_coordinator: Callable[[TopicPartition], bool] = lambda _: True
         self.logs: dict[TopicPartition, LogModel] = {}
+        self._differences: dict[TopicPartition, str] = {}
         self._loop = loop
         self._history = history
         self._is_alone = is_alone
@@ -168,7 +176,7 @@ class NodeChecker:
         for key in self.logs:
             self.check_partition(key)
             self._check_producers(key)
-        self._check_groups()
+        self._check_coordinators()
 
     def _check_producers(self, key: TopicPartition) -> None:
         """The state of producers equals what the log's batches say."""
@@ -183,48 +191,72 @@ class NodeChecker:
         if known != self.logs[key].sequences:
             raise InvariantError(f"{key}: the producers are {known}, the log has {self.logs[key].sequences}")
 
-    def _check_groups(self) -> None:
-        """The offsets of groups equal the replay of their log, apart from writes that are not answered yet."""
+    def _check_coordinators(self) -> None:
+        """Invariant 9; what is committed in this moment may be about to be applied."""
+        before, self._differences = self._differences, self.differences()
+        for key, difference in self._differences.items():
+            if before.get(key) == difference:
+                raise InvariantError(f"{key}: {difference}")
+
+    def differences(self) -> dict[TopicPartition, str]:
+        """Return where the state of a coordinator differs from the replay of its log up to the high watermark."""
         assert self.node.parts is not None
-        parts = self.node.parts
-        live = parts.services.groups._log
-        if live._tasks or live.is_loading:
-            return
+        services = self.node.parts.services
+        found = {}
         for key in self.logs:
-            if key.topic != OFFSETS_TOPIC or not live.is_active(key.partition) or not self._is_settled(key):
+            if key.topic == OFFSETS_TOPIC:
+                difference = self._difference_of_groups(key, services.groups._log)
+            elif key.topic == TRANSACTION_TOPIC:
+                difference = self._difference_of_transactions(key, services.transactions._log)
+            else:
                 continue
-            replay = GroupReplay(str(key), key.partition)
-            #: Every offset that the log has had, by group and partition.
-            past: dict[tuple[str, object], list[object]] = {}
-            for _, inode in segments(self.logs[key].folder):
-                for _, batch in iterate_batches(bytes(inode.data)):
-                    for _ in replay.applying(bytes(batch)):
-                        pass
-                    for group, offsets in replay.offsets.items():
-                        for each, offset in offsets.items():
-                            past.setdefault((group, each), []).append(offset)
-            mine = {
-                group: dict(offsets.items())
-                for group, offsets in live.offsets.items()
-                if live.partition_of(group) == key.partition
-            }
-            replayed = {group: dict(offsets.items()) for group, offsets in replay.offsets.items()}
-            if not self._is_alone:
-                # A write that followers did not confirm in time is in the log, and counts as not there until the log is
-                # read again: the state may be behind.
-                for group, known in mine.items():
-                    if any(offset not in past.get((group, each), ()) for each, offset in known.items()):
-                        raise InvariantError(f"{key}: the coordinator has {mine}, its log only {replayed}")
-                continue
-            if mine != replayed:
-                raise InvariantError(f"{key}: the coordinator has {mine}, its log has {replayed}")
+            if difference is not None:
+                found[key] = difference
+        return found
+
+    def _committed(self, key: TopicPartition) -> Iterator[bytes]:
+        """The batches of a log below the high watermark."""
+        partition = self.partition(key)
+        assert partition is not None
+        for _, inode in segments(self.logs[key].folder):
+            for header, batch in iterate_batches(bytes(inode.data)):
+                if header.base_offset + header.last_offset_delta < partition.high_watermark:
+                    yield bytes(batch)
+
+    def _difference_of_groups(self, key: TopicPartition, live: GroupStateLog) -> str | None:
+        if not live.is_active(key.partition) or self.partition(key) is None:
+            return None
+        replay = GroupReplay(str(key), key.partition)
+        for batch in self._committed(key):
+            for _ in replay.applying(batch):
+                pass
+        mine = {
+            group: dict(offsets.items())
+            for group, offsets in live.offsets.items()
+            if live.partition_of(group) == key.partition
+        }
+        replayed = {group: dict(offsets.items()) for group, offsets in replay.offsets.items()}
+        if mine != replayed:
+            return f"the coordinator has {mine}, its log has {replayed}"
+        if not live._tasks and self.is_coordinator(key):
             for group_id, metadata in replay.groups.items():
                 self._check_generation(group_id, metadata)
+        return None
 
-    def _is_settled(self, key: TopicPartition) -> bool:
-        """Whether all records of a log are replicated, so that nobody waits for that."""
-        partition = self.partition(key)
-        return partition is not None and partition.high_watermark == partition.log.log_end_offset
+    def _difference_of_transactions(self, key: TopicPartition, live: TransactionStateLog) -> str | None:
+        if not live.is_active(key.partition) or self.partition(key) is None:
+            return None
+        replay = TransactionReplay(str(key))
+        for batch in self._committed(key):
+            for _ in replay.applying(batch):
+                pass
+        mine = {
+            name: _brief(transaction.metadata)
+            for name, transaction in live.transactions.items()
+            if live.partition_of(name) == key.partition and not transaction.is_new
+        }
+        replayed = {name: _brief(metadata) for name, metadata in replay.transactions.items()}
+        return None if mine == replayed else f"the coordinator has {mine}, its log has {replayed}"
 
     def _check_generation(self, group_id: str, written: GroupMetadata) -> None:
         """A stable group is the one that its log has, and no acknowledged generation is forgotten."""
@@ -245,6 +277,11 @@ class NodeChecker:
         while True:
             await asyncio.sleep(interval_s)
             self.check_all()
+
+
+def _brief(metadata: TransactionMetadata) -> tuple[int, int, str, list[TopicPartition]]:
+    """What a record of `__transaction_state` has of a transaction."""
+    return metadata.producer_id, metadata.producer_epoch, metadata.state.title, sorted(metadata.partitions)
 
 
 def _partition_of(folder: str) -> TopicPartition | None:

@@ -31,7 +31,8 @@ RETRY_S = (0.02, 0.3)
 THINK_S = (0.0, 0.1)
 _METADATA, _CREATE_TOPICS, _DELETE_TOPICS, _FIND_COORDINATOR = 12, 7, 6, 3
 _DELETE_TOPICS_KEY = 20
-_GROUP = 0
+#: Key types of FindCoordinator.
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 #: Errors after which a request is repeated.
 RETRIABLE = {
     ErrorCode.unknown_topic_or_partition,
@@ -170,13 +171,13 @@ class Client:
                     return UUID(str(found.topic_id))
             await asyncio.sleep(self.chance.uniform(*RETRY_S))
 
-    async def coordinator(self, group: str) -> str:
-        """Return the host of a group's coordinator, whose topic is created by that; ConnectionError without one."""
-        values = {"key": group, "key_type": _GROUP}
+    async def coordinator(self, key: str, key_type: int = GROUP_KEY) -> str:
+        """Return the host of a coordinator, whose topic is created by that; ConnectionError without one."""
+        values = {"key": key, "key_type": key_type}
         answer: Any = await self.ask(kio_request(ApiKey.FIND_COORDINATOR, _FIND_COORDINATOR, values))
         self.note("find", int(answer.error_code))
         if answer.error_code:
-            raise ConnectionRefusedError(f"{group} has no coordinator: {answer.error_code}")
+            raise ConnectionRefusedError(f"{key} has no coordinator: {answer.error_code}")
         return str(answer.host)
 
     # -- time

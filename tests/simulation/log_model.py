@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import (
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     RecordBatchHeader,
     check_batch,
     decode_records,
@@ -101,7 +102,7 @@ class LogModel:
             raise InvariantError(f"{self.key}: leader epoch {header.partition_leader_epoch} after {self.leader_epoch}")
         self.leader_epoch = header.partition_leader_epoch
         self._check_sequence(header)
-        if self.key.topic != OFFSETS_TOPIC:
+        if self.key.topic not in INTERNAL_TOPICS and not header.is_control:
             self._take_records(header, batch)
         before = self.batches.get(self.end)
         self.end = header.last_offset + 1
@@ -122,6 +123,14 @@ class LogModel:
         if header.producer_id == NO_PRODUCER_ID:
             return
         producer = (header.producer_id, header.producer_epoch)
+        for known in [each for each in self.sequences if each[0] == producer[0] and each != producer]:
+            if known > producer:
+                raise InvariantError(
+                    f"{self.key}: producer {producer[0]} wrote in epoch {producer[1]} after {known[1]}"
+                )
+            del self.sequences[known]
+        if header.base_sequence == NO_SEQUENCE:
+            return  # of a coordinator
         last = self.sequences.get(producer)
         expected = 0 if last is None else last + 1
         # As in Kafka, a producer of which nothing is left may begin with any sequence.

@@ -37,6 +37,11 @@ class Member(Worker):
         self._member_id = ""
         self._generation = -1
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has its partitions."""
+        return self._generation >= 0
+
     async def run(self) -> None:
         """Be a member until `is_ending`, and leave by silence."""
         while not self.is_ending:

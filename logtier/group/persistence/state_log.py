@@ -1,6 +1,7 @@
 """The groups and offsets that this broker coordinates, and the log that makes them durable."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
+from headwater.logtier.state_topic.loading import Rest
 from headwater.logtier.state_topic.log import (
     TOMBSTONES_PER_BATCH,
     WRITE_ERRORS,
@@ -59,29 +61,36 @@ class GroupStateLog(StateTopicLog):
         self._offsets_written = offsets_written
         self.offsets: dict[str, GroupOffsets] = {}
         self.pending = PendingOffsets()
-        #: Markers that arrived while their partition was loading, or an earlier commit was being written.
-        self._early_markers: list[_Marker] = []
-        self._transactional_writes = 0
+        #: Markers that came while their partition was being loaded, or a commit of their producer was being written, by
+        #: partition and producer.
+        self._early_markers: dict[tuple[int, int], list[_Marker]] = {}
+        #: Number of commits being written, by partition and producer.
+        self._transactional_writes: Counter[tuple[int, int]] = Counter()
 
     @staticmethod
     def _described(name: str) -> str:
         return f"group {name}"
 
-    async def load(self, partition: int, restoring: Callable[[GroupReplay], Iterator[None]]) -> bool:
-        """Read a partition's log and apply its offsets; return whether it is active. The caller adds the groups.
+    async def load(
+        self, partition: int, restoring: Callable[[GroupReplay], Iterator[None]], add_groups: Callable[[], None]
+    ) -> Rest:
+        """Read a partition's log and apply its offsets; return the rest of the load, if it has to wait.
 
         Args:
             restoring: Restores the groups from the replay in steps, before the partition is active.
+            add_groups: Adds the groups when the partition becomes active.
         """
         replay = GroupReplay(f"{OFFSETS_TOPIC}-{partition}", partition)
-        if not await self._read(partition, replay, restoring(replay)):
-            return False
-        self.offsets.update(replay.offsets)
-        self.pending.merge(replay.pending)
-        for marker in self._early_markers:
-            self._apply_marker(marker)
-        self._forget_early_markers()
-        return True
+
+        def adopt() -> None:
+            self.offsets.update(replay.offsets)
+            self.pending.merge(replay.pending)
+            for key in [each for each in self._early_markers if each[0] == partition]:
+                for marker in self._early_markers.pop(key):
+                    self._apply_marker(marker)
+            add_groups()
+
+        return await self._read(partition, replay, adopt, restoring(replay))
 
     def forget_all(self) -> None:
         """Drop all state after a deletion of the topic."""
@@ -94,7 +103,8 @@ class GroupStateLog(StateTopicLog):
         for group_id in [each for each in self.offsets if self.partition_of(each) in partitions]:
             del self.offsets[group_id]
         self.pending.drop(partitions)
-        self._early_markers = [each for each in self._early_markers if each.partition not in partitions]
+        for key in [each for each in self._early_markers if each[0] in partitions]:
+            del self._early_markers[key]
 
     async def write_group(self, group_id: str, metadata: GroupMetadata, now_ms: int) -> None:
         """Make a group's generation durable.
@@ -168,21 +178,23 @@ class GroupStateLog(StateTopicLog):
         records = _offset_records(group_id, commits, now_ms)
         batch = build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL)
         partition = self.active_partition_of(group_id)
+        key_of_writes = (partition, producer_id)
 
         def take_over(first_offset: int) -> None:
             for log_offset, (key, committed) in enumerate(commits.items(), start=first_offset):
                 self.pending.put(partition, producer_id, PendingOffset(group_id, key, committed, log_offset))
-            for marker in self._early_markers:
-                if marker.producer_id == producer_id:
-                    self._apply_marker(marker)
+            for marker in self._early_markers.get(key_of_writes, ()):
+                self._apply_marker(marker)
             ended()
             self._offsets_written(group_id)
 
         def ended(_: object = None) -> None:
-            self._transactional_writes -= 1
-            self._forget_early_markers()
+            self._transactional_writes[key_of_writes] -= 1
+            if not self._transactional_writes[key_of_writes]:
+                del self._transactional_writes[key_of_writes]
+                self._early_markers.pop(key_of_writes, None)
 
-        self._transactional_writes += 1
+        self._transactional_writes[key_of_writes] += 1
         await self._write(
             group_id,
             batch,
@@ -197,8 +209,9 @@ class GroupStateLog(StateTopicLog):
         """Apply or drop the commits of a transaction whose marker was appended to a partition of the topic."""
         marker = _Marker(partition, producer_id, marker_offset, committed)
         self._apply_marker(marker)
-        self._early_markers.append(marker)
-        self._forget_early_markers()
+        key = (partition, producer_id)
+        if key in self._transactional_writes or self.is_loaded_later(partition):
+            self._early_markers.setdefault(key, []).append(marker)
 
     def _apply_marker(self, marker: "_Marker") -> None:
         if not self.is_active(marker.partition):
@@ -207,10 +220,6 @@ class GroupStateLog(StateTopicLog):
             if marker.committed:
                 offsets = self.offsets.setdefault(pending.group_id, GroupOffsets())
                 offsets.put(pending.topic_partition, pending.committed, pending.log_offset)
-
-    def _forget_early_markers(self) -> None:
-        if not self._transactional_writes and not self.is_loading:
-            self._early_markers.clear()
 
     def partitions_of(self, group_id: str) -> list[TopicPartition]:
         """Return the partitions with an offset of the group, committed or in an open transaction."""
@@ -228,7 +237,8 @@ class GroupStateLog(StateTopicLog):
     ) -> None:
         """Write tombstones of offsets, `with_group` of a classic group's metadata, and of a consumer group's records.
 
-        Many tombstones take several batches: call by `to_its_end`. `applied` is called when all are in the log.
+        Many tombstones take several batches, and there is no time limit: call by `to_its_end`. `applied` is called when
+        all are committed.
 
         Raises:
             KafkaError: with a code for DeleteGroups and OffsetDelete.
@@ -247,7 +257,7 @@ class GroupStateLog(StateTopicLog):
                 len(batch),
                 applied if start + TOMBSTONES_PER_BATCH >= len(records) else None,
             )
-            await self._write(group_id, build_batch(batch), applied=take_over)
+            await self._write(group_id, build_batch(batch), applied=take_over, has_timeout=False)
         if not records:
             applied()
 

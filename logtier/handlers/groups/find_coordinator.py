@@ -62,7 +62,6 @@ async def _find(key: str, key_type: int, context: RequestContext) -> BrokerRegis
     if key_type == _TRANSACTION:
         if not context.is_authorized(AclOperation.describe, ResourceType.transactional_id, key):
             raise KafkaError(ErrorCode.transactional_id_authorization_failed, "Transactional Id authorization failed.")
-        context.check_transactional()
         return await context.services.transactions.find(key)
     if key_type == _SHARE:
         # Not coordinator_not_available, which clients would retry until their timeout.

@@ -5,16 +5,18 @@ ends. Only the first batch of a transaction in a partition is verified; afterwar
 """
 
 import asyncio
+import functools
 import struct
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL, Buffer
+from headwater.logtier.runtime.deferred import Deferred
 
 #: From this Produce version on producers know TRANSACTION_ABORTABLE (KIP-1050).
 FIRST_VERSION_WITH_ABORTABLE: Final = 11
@@ -32,24 +34,6 @@ _PASSING: Final = frozenset(
     }
 )
 _PRODUCER: Final = struct.Struct(">qhi")
-
-
-class TransactionVerifier(Protocol):
-    """The function of the transaction coordinator used for verification."""
-
-    def verify_partition(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        topic_partition: TopicPartition,
-        *,
-        add: bool,
-    ) -> Awaitable[None] | None:
-        """Return if the producer's transaction is ongoing and includes the partition; raise KafkaError otherwise.
-
-        With `add` the partition is first added to the transaction, which begins with it if needed.
-        """
 
 
 #: The verification for the append, or the error of the partition.
@@ -124,12 +108,13 @@ def _ask(
                 verdicts[question.topic_partition] = question.verification
             else:
                 unanswered.append((question, answer))
-    return _await_answers(transactional_id, unanswered, verdicts, context) if unanswered else verdicts
+    if not unanswered:
+        return verdicts
+    return Deferred(functools.partial(_await_answers, transactional_id, unanswered, verdicts, context))
 
 
 def _ask_once(transactional_id: str, question: _Question, context: RequestContext) -> Awaitable[None] | None:
-    verifier: TransactionVerifier = context.services.transactions
-    return verifier.verify_partition(
+    return context.services.verifier.verify_partition(
         transactional_id,
         question.producer_id,
         question.producer_epoch,

@@ -1,9 +1,7 @@
 """DescribeTopicPartitions: topics with their partitions, page by page (KIP-966).
 
 Each partition has its eligible leader replicas and its last known leader, empty lists if it has none; like Kafka, this
-API never answers null. Kafka clears the last known leader at the next election. Here a partition of coordinators keeps
-it while another broker leads in its place (`PartitionImage.coordinator`): a client sees that its groups or
-transactional ids wait.
+API never answers null.
 """
 
 from collections.abc import Iterable

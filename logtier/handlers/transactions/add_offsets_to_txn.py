@@ -26,7 +26,6 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     services = context.services
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     try:
-        context.check_transactional()
         partition = await services.groups.offsets_partition(request.group_id)
         await services.transactions.add_partitions(
             request.transactional_id, producer, {partition}, client_version=TRANSACTION_VERSION_CLASSIC

@@ -4,6 +4,7 @@ Versions up to 3 come from producers (before transaction.version 2), one transac
 from brokers, for batches of their clients: several transactions, to be extended or only verified (KIP-890).
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,6 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from headwater.logtier.transaction.metadata import (
     TRANSACTION_VERSION_CLASSIC,
-    TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
     ProducerIdAndEpoch,
 )
 
@@ -34,18 +34,21 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Add the partitions of each transaction, all or none."""
     if context.api_version >= _BATCHED_FROM:
         context.require_cluster(AclOperation.cluster_action)
-        results = [
-            {
-                "transactional_id": each.transactional_id,
-                "topic_results": await _transaction(
+        answers = await asyncio.gather(
+            *(
+                _transaction(
                     each.transactional_id,
                     ProducerIdAndEpoch(each.producer_id, each.producer_epoch),
                     each.topics,
                     context,
                     verify_only=each.verify_only,
-                ),
-            }
-            for each in request.transactions
+                )
+                for each in request.transactions
+            )
+        )
+        results = [
+            {"transactional_id": each.transactional_id, "topic_results": answer}
+            for each, answer in zip(request.transactions, answers, strict=True)
         ]
         return {"error_code": ErrorCode.none, "results_by_transaction": results}
     results = await _transaction(
@@ -79,18 +82,19 @@ async def _transaction(
     partitions = frozenset(wanted)
     transactions = context.services.transactions
     try:
-        context.check_transactional()
         if verify_only:
             missing = transactions.verify_partitions(transactional_id, producer, partitions)
             return _results(
                 {key: ErrorCode.transaction_abortable if key in missing else ErrorCode.none for key in wanted}
             )
-        await transactions.add_partitions(
-            transactional_id,
-            producer,
-            partitions,
-            client_version=TRANSACTION_VERSION_CLASSIC if is_from_client else TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
-        )
+        if is_from_client:
+            await transactions.add_partitions(
+                transactional_id, producer, partitions, client_version=TRANSACTION_VERSION_CLASSIC
+            )
+        else:
+            # Written together with what other leaders add at the same time.
+            additions = [transactions.verify_partition(transactional_id, *producer, key, add=True) for key in wanted]
+            await asyncio.gather(*filter(None, additions))
     except KafkaError as error:
         log.info("refused AddPartitionsToTxn of client %s at %s: %s", context.client_id, context.client_host, error)
         code = error.code

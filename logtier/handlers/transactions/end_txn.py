@@ -35,7 +35,6 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         return _refused(ErrorCode.transactional_id_authorization_failed)
     has_bumps = context.api_version >= _EPOCH_BUMPS_FROM
     try:
-        context.check_transactional()
         producer = await context.services.transactions.end(
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),

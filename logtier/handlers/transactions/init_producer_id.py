@@ -44,7 +44,6 @@ async def _init(request: Any, context: RequestContext) -> ProducerIdAndEpoch:
     if transactional_id is not None:
         if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, transactional_id):
             raise KafkaError(ErrorCode.transactional_id_authorization_failed)
-        context.check_transactional()
     elif not _may_be_idempotent(context):
         raise KafkaError(ErrorCode.cluster_authorization_failed)
     present = ProducerIdAndEpoch(

@@ -34,6 +34,11 @@ _CODES: Final = {
     ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
 }
 
+#: Errors of the transaction's coordinator that pass.
+_PASSING: Final = frozenset(
+    {ErrorCode.network_exception, ErrorCode.not_coordinator, ErrorCode.coordinator_not_available}
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -48,7 +53,6 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     )
     if requested.commits:
         try:
-            context.check_transactional()
             await _commit(request, requested.commits, context)
         except KafkaError as error:
             log.info("refused TxnOffsetCommit of client %s at %s: %s", context.client_id, context.client_host, error)
@@ -98,7 +102,7 @@ async def _verify(request: Any, partition: TopicPartition, context: RequestConte
     waited_ms = 0
     while True:
         try:
-            answer = services.transactions.verify_partition(
+            answer = services.verifier.verify_partition(
                 request.transactional_id, request.producer_id, request.producer_epoch, partition, add=adds
             )
             if answer is not None:
@@ -106,6 +110,9 @@ async def _verify(request: Any, partition: TopicPartition, context: RequestConte
         except KafkaError as error:
             is_passing = adds and error.code is ErrorCode.concurrent_transactions
             if not is_passing or waited_ms >= services.metadata.config.add_partitions_to_txn_retry_backoff_max_ms:
+                if error.code in _PASSING:
+                    # The client repeats the request, and does not look for the group's coordinator, which is here.
+                    raise KafkaError(ErrorCode.coordinator_load_in_progress, error.message) from error
                 raise
             waited_ms += services.metadata.config.add_partitions_to_txn_retry_backoff_ms
             await asyncio.sleep(services.metadata.config.add_partitions_to_txn_retry_backoff_ms / 1000)

@@ -1,40 +1,46 @@
 """WriteTxnMarkers: ends transactions in partitions, on behalf of a coordinator or an administrator (KIP-98, KIP-664).
 
-This broker's coordinator writes markers directly. The API serves `kafka-transactions.sh abort`, which ends a hanging
-transaction in a partition that its coordinator does not know.
+Coordinators of other brokers send it; this broker's own writes markers directly. `kafka-transactions.sh abort` uses it
+to end a hanging transaction in a partition that its coordinator does not know.
 """
 
+import asyncio
 import logging
 from typing import Any, Final
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.transaction.markers import Marker
 
 API_KEY = 27
-VERSIONS = (1, 1)
+VERSIONS = (1, 2)
+#: Version 2 is for brokers (KIP-1228).
+ADVERTISED_VERSIONS = (1, 1)
 
-#: This version does not report whether each transaction has its own epoch, so this is not assumed.
+#: From this version on a marker names its transaction version.
+_TRANSACTION_VERSION_FROM: Final = 2
+#: Version 1 does not report whether each transaction has its own epoch, so this is not assumed.
 _TRANSACTION_VERSION: Final = 1
-#: Time for the in-sync replicas to have a marker; the request has no timeout of its own. Kafka's request.timeout.ms.
-_TIMEOUT_MS: Final = 30_000
 
 log = logging.getLogger(__name__)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Append each marker; an error concerns its partition only."""
+    """Append all markers, then wait until they are replicated; an error concerns its partition only."""
+    is_of_broker = context.api_version >= _TRANSACTION_VERSION_FROM
+    if is_of_broker and context.listener.name != context.services.inter_broker_listener:
+        raise ProtocolViolationError(f"WriteTxnMarkers {context.api_version} is served between brokers only")
     # Administrators have ALTER on the cluster; brokers have CLUSTER_ACTION.
     if not context.is_authorized(AclOperation.alter, ResourceType.cluster, log_denied=False):
         context.require_cluster(AclOperation.cluster_action)
+    answers = await asyncio.gather(*(_write(marker, context) for marker in request.markers))
     results: dict[int, dict[str, dict[int, ErrorCode]]] = {}
-    for marker in request.markers:
+    for marker, codes in zip(request.markers, answers, strict=True):
         of_producer = results.setdefault(marker.producer_id, {})
-        for topic in marker.topics:
-            of_topic = of_producer.setdefault(topic.name, {})
-            for index in topic.partition_indexes:
-                of_topic[index] = await _write(TopicPartition(topic.name, index), marker, context)
+        for (topic, index), code in codes.items():
+            of_producer.setdefault(topic, {})[index] = code
     return {
         "markers": [
             {
@@ -54,38 +60,35 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     }
 
 
-async def _write(topic_partition: TopicPartition, marker: Any, context: RequestContext) -> ErrorCode:
+async def _write(marker: Any, context: RequestContext) -> dict[TopicPartition, ErrorCode]:
+    partitions = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
     what = "commit" if marker.transaction_result else "abort"
-    try:
-        if marker.producer_id < 0 or marker.producer_epoch < 0:
-            raise KafkaError(
-                ErrorCode.invalid_request, f"no producer has id {marker.producer_id}, epoch {marker.producer_epoch}"
-            )
-        info = context.services.replica_manager.append_end_txn_marker(
-            topic_partition,
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            coordinator_epoch=marker.coordinator_epoch,
-            commit=marker.transaction_result,
-            transaction_version=_TRANSACTION_VERSION,
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        reason = f"no producer has id {marker.producer_id}, epoch {marker.producer_epoch}"
+        refused = dict.fromkeys(partitions, KafkaError(ErrorCode.invalid_request, reason))
+    else:
+        refused = await context.services.markers.write_here(
+            Marker(
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.transaction_result,
+                marker.coordinator_epoch,
+                getattr(marker, "transaction_version", _TRANSACTION_VERSION),
+            ),
+            partitions,
         )
-        replication = context.services.replica_manager.replication(topic_partition, info, _TIMEOUT_MS)
-        if replication is not None:
-            await replication
-    except KafkaError as error:
+    for topic_partition, error in refused.items():
         log.warning("refused a %s in %s of client %s: %s", what, topic_partition, context.client_id, error)
-        return error.code
-    context.services.groups.transactional.marker_written(
-        topic_partition, marker.producer_id, info.first_offset, marker.transaction_result
-    )
-    log.info(
-        "client %s at %s: %s of producer %d (epoch %d) in %s, offset %d",
-        context.client_id,
-        context.client_host,
-        what,
-        marker.producer_id,
-        marker.producer_epoch,
-        topic_partition,
-        info.first_offset,
-    )
-    return ErrorCode.none
+    if context.api_version < _TRANSACTION_VERSION_FROM:
+        for topic_partition in partitions:
+            if topic_partition not in refused:
+                log.info(
+                    "client %s at %s: %s of producer %d (epoch %d) in %s",
+                    context.client_id,
+                    context.client_host,
+                    what,
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    topic_partition,
+                )
+    return {each: refused[each].code if each in refused else ErrorCode.none for each in partitions}

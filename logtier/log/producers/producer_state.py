@@ -39,7 +39,8 @@ class Verification:
     """A pending check with the transaction coordinator that a transaction includes the partition (KIP-890).
 
     The append passes the same object after the coordinator's confirmation. It is valid for the first batch only, and a
-    marker invalidates it: the confirmation may concern a transaction that has ended since.
+    marker invalidates it: the confirmation may concern a transaction that has ended since. If each transaction has its
+    own epoch, the marker of the transaction before does not: a producer begins the next one while markers are written.
     """
 
     __slots__ = ("epoch", "is_epoch_bumped", "lowest_sequence", "started_ms")
@@ -51,8 +52,13 @@ class Verification:
         #: Whether each transaction of the producer has its own epoch, and so begins with sequence 0.
         self.is_epoch_bumped = is_epoch_bumped
 
-    def note(self, epoch: int, sequence: int) -> None:
+    def outlasts_marker(self, marker_epoch: int) -> bool:
+        """Whether it concerns a transaction after the one that a marker ends, which has the epoch of the next one."""
+        return self.is_epoch_bumped and self.epoch >= marker_epoch
+
+    def note(self, epoch: int, sequence: int, *, is_epoch_bumped: bool) -> None:
         """Record another batch awaiting verification: the batch with the lowest sequence must be appended first."""
+        self.is_epoch_bumped = is_epoch_bumped and (self.is_epoch_bumped or epoch > self.epoch)
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch and sequence < self.lowest_sequence:
@@ -191,7 +197,8 @@ class ProducerStates:
         without a sequence number comes from a coordinator and is never a duplicate.
 
         Raises:
-            KafkaError: As `check`, and invalid_txn_state for an unverified transaction.
+            KafkaError: As `check`; invalid_txn_state for an unverified transaction, not_enough_replicas if the
+                verification has become void.
         """
         state = self._producers.get(producer_id)
         is_open = False
@@ -206,6 +213,13 @@ class ProducerStates:
                     return original
         if not is_open:
             pending = self._verifications.get(producer_id)
+            if (pending is None or pending is not verification) and verification and verification.is_epoch_bumped:
+                # The partition was cut or led by another broker meanwhile. No batch of an ended transaction comes here,
+                # as its epoch is fenced: the producer may try again.
+                raise KafkaError(
+                    ErrorCode.not_enough_replicas,
+                    f"producer {producer_id} (epoch {producer_epoch}): its transaction must be verified again",
+                )
             if pending is None or pending is not verification:
                 raise KafkaError(
                     ErrorCode.invalid_txn_state,
@@ -242,7 +256,7 @@ class ProducerStates:
             verification = Verification(producer_epoch, base_sequence, now_ms, is_epoch_bumped=is_epoch_bumped)
             self._verifications[producer_id] = verification
         else:
-            verification.note(producer_epoch, base_sequence)
+            verification.note(producer_epoch, base_sequence, is_epoch_bumped=is_epoch_bumped)
         return verification
 
     def check_marker(
@@ -321,7 +335,9 @@ class ProducerStates:
         state.move_to_epoch(producer_epoch)
         state.coordinator_epoch = marker.coordinator_epoch
         state.last_timestamp_ms = timestamp_ms
-        self._verifications.pop(producer_id, None)
+        verification = self._verifications.get(producer_id)
+        if verification is not None and not verification.outlasts_marker(producer_epoch):
+            del self._verifications[producer_id]
         first_offset = state.transaction_first_offset
         if first_offset == NO_OFFSET:
             return None

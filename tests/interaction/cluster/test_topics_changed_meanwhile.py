@@ -146,7 +146,7 @@ def test_topics_are_made_and_grow_with_three_replicas_while_one_of_three_brokers
                 (frozenset({controller_id, other}), away)
             }
             assert {each.leader for each in first[name]} == {controller_id, other}
-        assert all(each.coordinator == each.leader == each.replicas[0] for each in first[OFFSETS_TOPIC])
+        assert all(each.leader == each.replicas[0] for each in first[OFFSETS_TOPIC])
 
         await cluster.start(away)
         await until(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition
+from headwater.logtier.state_topic.topic import partition_for
 from tests.simulation.checker import NodeChecker, check_acknowledged
 from tests.simulation.cluster.metadata_checker import MetadataChecker, Replicated, StateChange, brief
 from tests.simulation.history import History, InvariantError
@@ -98,6 +100,7 @@ class ClusterChecker:
             checker.on_batch = self._batch_taken
             checker.on_truncated = self._truncated
             checker.is_lost = lambda key: self.metadata.replicated(key) in self.lost
+            checker.is_coordinator = functools.partial(self._leads, broker_id)
             self._look_when_serving(broker_id, checker.node)
         loop.checks.append(self._after_step)
 
@@ -366,8 +369,8 @@ class ClusterChecker:
         check_acknowledged(key, self._history.acknowledged.get(key, {}), model)
 
     def _check_told(self, replicated: Replicated, broker_id: int, model: LogModel, committed: _Committed) -> None:
-        """A leader lacks committed records only after an election that tells so; coordinators wait for theirs."""
-        if committed.end <= model.start or replicated.topic_partition.topic in INTERNAL_TOPICS:
+        """A leader lacks committed records only after an election that tells so."""
+        if committed.end <= model.start:
             return
         if model.batches.get(committed.end) != committed.batches.get(committed.end) and replicated not in self._told:
             raise InvariantError(
@@ -402,6 +405,38 @@ class ClusterChecker:
             if state.leader != NO_BROKER
             and (partition := self._checkers[state.leader].partition(replicated.topic_partition)) is not None
         }
+
+    @property
+    def open_transactions(self) -> dict[str, tuple[int, int]]:
+        """Last stable offset and high watermark of the leaders whose partitions have an open transaction."""
+        found = {}
+        for replicated, state in self.metadata.all():
+            if state.leader == NO_BROKER:
+                continue
+            partition = self._checkers[state.leader].partition(replicated.topic_partition)
+            if partition is not None and partition.last_stable_offset < partition.high_watermark:
+                found[str(replicated)] = partition.last_stable_offset, partition.high_watermark
+        return found
+
+    def _leads(self, broker_id: int, key: TopicPartition) -> bool:
+        replicated = self.metadata.replicated(key)
+        state = None if replicated is None else self.metadata.state(replicated)
+        partition = self._checkers[broker_id].partition(key)
+        return (
+            state is not None
+            and partition is not None
+            and (state.leader, state.leader_epoch) == (broker_id, partition.leader_epoch)
+        )
+
+    def coordinates(self, host: str, group: str) -> bool:
+        """Whether a broker leads the partition of a group in the newest metadata."""
+        partitions = {
+            each.topic_partition.partition: state.leader
+            for each, state in self.metadata.all()
+            if each.topic_partition.topic == OFFSETS_TOPIC
+        }
+        leader = partitions[partition_for(group, len(partitions))] if partitions else NO_BROKER
+        return leader != NO_BROKER and self._checkers[leader].node.name == host
 
     @property
     def not_in_sync(self) -> list[str]:

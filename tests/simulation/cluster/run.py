@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.simulation.checker import NodeChecker
@@ -16,19 +16,24 @@ from tests.simulation.cluster.deletions import TopicRemaker
 from tests.simulation.cluster.faults import CLUSTER_KINDS, ClusterFaults
 from tests.simulation.cluster.power import PowerLosses
 from tests.simulation.cluster.watermarks import observed_watermarks
+from tests.simulation.consumer_members import MEMBER_CONFIGS, ConsumerMember, Ownership
 from tests.simulation.consumers import Consumer
 from tests.simulation.faults import Fault, draw_faults
 from tests.simulation.history import History, InvariantError
+from tests.simulation.ledger import Ledger
 from tests.simulation.members import Member
 from tests.simulation.node import DATA, SESSION_MS, SimulatedNode
 from tests.simulation.producers import Producer
 from tests.simulation.run import AFTERWARDS_S, CHECK_INTERVAL_S, SETTLE_S, TOPIC, Outcome, conclude, until
 from tests.simulation.simulated_network import Cables, SimulatedNetwork
+from tests.simulation.transactors import CommittedReader, Transactor
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.zookeeper_model import ZooKeeperModel
 
 #: Topic whose producer is content with the leader's acknowledgement.
 LOSSY_TOPIC = "loose"
+#: Topic of transactions.
+TRANSACTIONAL_TOPIC = "ledger"
 MIN_ISR = 2
 REPLICATION_FACTOR = 3
 #: Time after the last fault in which every ISR must be full again.
@@ -37,7 +42,10 @@ FULL_ISR_S = 60.0
 TIMEOUT_MS = 5_000
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
 LOSSY_PARTITIONS = [TopicPartition(LOSSY_TOPIC, index) for index in range(2)]
-PRODUCERS, CONSUMERS, MEMBERS = 3, 2, 2
+TRANSACTIONAL_PARTITIONS = [TopicPartition(TRANSACTIONAL_TOPIC, index) for index in range(3)]
+PRODUCERS, CONSUMERS, MEMBERS, TRANSACTORS = 3, 2, 2, 2
+
+RunningWorker = Producer | Consumer | Member | ConsumerMember | Transactor | CommittedReader
 #: Weight of power losses in runs beyond what replication survives, of all other kinds together: len(CLUSTER_KINDS).
 POWER_LOSSES_BEYOND = 12
 #: Largest difference between a wall clock and the time, and between the rate of a broker's clocks and 1.
@@ -54,6 +62,7 @@ class _ClusterRun:
     history: History
     brokers: int
     beyond: bool
+    ledger: Ledger = field(default_factory=Ledger)
 
     async def play(self) -> None:
         cables = Cables(self._draw())
@@ -88,17 +97,26 @@ class _ClusterRun:
         running: list[asyncio.Task[None]],
     ) -> None:
         admin = Client("admin", brokers, self.history, random.Random(1))
-        for topic, partitions in ((TOPIC, PARTITIONS), (LOSSY_TOPIC, LOSSY_PARTITIONS)):
+        for topic, partitions in (
+            (TOPIC, PARTITIONS),
+            (LOSSY_TOPIC, LOSSY_PARTITIONS),
+            (TRANSACTIONAL_TOPIC, TRANSACTIONAL_PARTITIONS),
+        ):
             making = asyncio.create_task(create_topic(admin, topic, len(partitions), {}, REPLICATION_FACTOR))
             async with asyncio.timeout(SETTLE_S):
                 await until(making, running)
-        workers, consumers = self._workers(brokers)
+        workers, consumers = self._workers(brokers, checker)
+        committed = CommittedReader(
+            "committed", brokers, self.history, self._draw(), TRANSACTIONAL_PARTITIONS, self.ledger
+        )
+        workers.append(committed)
         clients = [asyncio.create_task(worker.run()) for worker in workers]
         faults = asyncio.create_task(cluster_faults.apply(self.faults))
         await until(faults, [*running, *clients])
         await until(asyncio.create_task(asyncio.sleep(AFTERWARDS_S)), [*running, *clients])
         full = asyncio.create_task(self._full_isrs(checker))
         await until(full, [*running, *clients])
+        await until(asyncio.create_task(self._settled(workers)), [*running, *clients])
         for worker in workers:
             worker.is_ending = True
         async with asyncio.timeout(SETTLE_S):
@@ -106,10 +124,15 @@ class _ClusterRun:
                 await until(task, running)
             ends = {key: end for key, end in checker.ends().items() if key in PARTITIONS}
             await until(asyncio.create_task(consumers[0].read_to_end(ends)), running)
+            await until(asyncio.create_task(self._ended_transactions(checker)), running)
+            ends = {key: end for key, end in checker.ends().items() if key in TRANSACTIONAL_PARTITIONS}
+            await until(asyncio.create_task(committed.read_to_end(ends)), running)
         # A record that its leader alone had to acknowledge may be on its way.
         await until(asyncio.create_task(self._equal_logs(checker)), running)
         checker.check_all()
         checker.check_end()
+        if not (self.history.may_lose and self.history.losses):
+            self.ledger.check_end()
 
     def _properties(self) -> dict[str, object]:
         flush = {} if self.history.may_lose else {"log.flush.interval.messages": 1}
@@ -122,6 +145,10 @@ class _ClusterRun:
             "offsets.topic.replication.factor": REPLICATION_FACTOR,
             "transaction.state.log.replication.factor": REPLICATION_FACTOR,
             "offsets.topic.num.partitions": 2,
+            "transaction.state.log.num.partitions": 2,
+            "transaction.state.log.min.isr": MIN_ISR,
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
+            **MEMBER_CONFIGS,
             "group.initial.rebalance.delay.ms": 0,
             "log.segment.bytes": 20_000,
             "log.index.interval.bytes": 500,
@@ -133,17 +160,46 @@ class _ClusterRun:
             **flush,
         }
 
-    def _workers(self, brokers: Brokers) -> tuple[list[Producer | Consumer | Member], list[Consumer]]:
+    def _workers(self, brokers: Brokers, checker: ClusterChecker) -> tuple[list[RunningWorker], list[Consumer]]:
         history = self.history
         numbers = itertools.count()
         consumers = [Consumer(f"c{i}", brokers, history, self._draw(), PARTITIONS) for i in range(CONSUMERS)]
-        workers: list[Producer | Consumer | Member] = [
+        workers: list[RunningWorker] = [
             Producer(f"p{i}", brokers, history, self._draw(), PARTITIONS, numbers) for i in range(PRODUCERS)
         ]
         workers.append(Producer("loose", brokers, history, self._draw(), LOSSY_PARTITIONS, numbers, acks=1))
         workers.append(TopicRemaker("remaker", brokers, history, self._draw(), numbers, REPLICATION_FACTOR))
         members = [Member(f"m{i}", brokers, history, self._draw(), PARTITIONS) for i in range(MEMBERS)]
-        return [*workers, *consumers, *members], consumers
+        ownership = Ownership()
+        consumer_members = [
+            ConsumerMember(f"n{i}", brokers, history, self._draw(), PARTITIONS, ownership, checker.coordinates)
+            for i in range(MEMBERS)
+        ]
+        transactors = [
+            Transactor(f"t{i}", brokers, history, self._draw(), TRANSACTIONAL_PARTITIONS, self.ledger, numbers)
+            for i in range(TRANSACTORS)
+        ]
+        return [*workers, *consumers, *members, *consumer_members, *transactors], consumers
+
+    @staticmethod
+    async def _settled(workers: Sequence[RunningWorker]) -> None:
+        """After the last fault all groups become stable."""
+        members = [each for each in workers if isinstance(each, Member | ConsumerMember)]
+        for _ in range(int(SETTLE_S * 10)):
+            if all(each.is_settled for each in members):
+                return
+            await asyncio.sleep(0.1)
+        unsettled = [each.name for each in members if not each.is_settled]
+        raise InvariantError(f"{SETTLE_S} s after the last fault {unsettled} have no partitions")
+
+    @staticmethod
+    async def _ended_transactions(checker: ClusterChecker) -> None:
+        """After the last fault all transactions end."""
+        for _ in range(int(SETTLE_S * 10)):
+            if not checker.open_transactions:
+                return
+            await asyncio.sleep(0.1)
+        raise InvariantError(f"{SETTLE_S} s after the last transaction: {checker.open_transactions}")
 
     async def _full_isrs(self, checker: ClusterChecker) -> None:
         """After the last fault every partition gets its leader and its ISR back."""

@@ -20,10 +20,9 @@ def health_of(
     topics: list[TopicInfo],
     min_isr: int = 1,
     product_topics: set[str] | None = None,
-    last_known_leaders: dict[tuple[str, int], int] | None = None,
 ) -> ClusterHealth:
     minima = {each.name: min_isr for each in topics}
-    return cluster_health(brokers, topics, minima, product_topics or set(), last_known_leaders or {})
+    return cluster_health(brokers, topics, minima, product_topics or set())
 
 
 def test_a_whole_cluster_has_no_problems() -> None:
@@ -76,43 +75,6 @@ def test_few_copies_of_the_products_own_topics_are_told_on_three_brokers_only() 
 def test_without_a_controller_nothing_can_be_changed() -> None:
     health = health_of(cluster(1, controller_id=None), [])
     assert health.problems == ["no controller: topics and configs cannot be changed until one is elected"]
-
-
-OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
-
-
-def test_groups_without_a_leader_wait_for_the_broker_that_led_them() -> None:
-    offsets = topic(OFFSETS, (1, (1, 2), (1, 2)), (None, (2, 1), (2, 1)))
-    unnamed = "1 partition of consumer groups, which wait for the broker that led them: __consumer_offsets-1"
-    assert unnamed in health_of(cluster(1), [offsets]).problems
-    named = "1 partition of consumer groups, which wait for broker 2: __consumer_offsets-1"
-    assert named in health_of(cluster(1), [offsets], last_known_leaders={(OFFSETS, 1): 2}).problems
-
-
-def test_groups_and_transactional_ids_wait_while_another_broker_leads_in_their_coordinators_place() -> None:
-    topics = [
-        topic(OFFSETS, (2, (1, 2, 3), (2, 3)), (2, (2, 3, 1), (2, 3)), (2, (3, 1, 2), (2, 3))),
-        topic(TRANSACTIONS, (3, (1, 2, 3), (2, 3))),
-    ]
-    known = {(OFFSETS, 0): 1, (OFFSETS, 2): 3, (TRANSACTIONS, 0): 1}
-    health = health_of(cluster(1, 2, 3), topics, last_known_leaders=known)
-    assert health.problems[:2] == [
-        "2 partitions of consumer groups, which wait for brokers 1, 3: __consumer_offsets-0, __consumer_offsets-2",
-        "1 partition of transactional ids, which wait for broker 1: __transaction_state-0",
-    ]
-    assert (health.waiting[0].leader, health.waiting[0].last_known_leader) == (2, 1)
-
-
-def test_groups_wait_until_their_coordinator_leads_again_also_with_a_full_isr() -> None:
-    offsets = topic(OFFSETS, (2, (1, 2, 3), (1, 2, 3)))
-    health = health_of(cluster(1, 2, 3), [offsets], 2, last_known_leaders={(OFFSETS, 0): 1})
-    assert (health.under_replicated, health.offline) == ((), ())
-    assert health.problems == ["1 partition of consumer groups, which wait for broker 1: __consumer_offsets-0"]
-
-
-def test_only_coordinators_are_waited_for() -> None:
-    flights = topic("flights", (2, (1, 2), (1, 2)))
-    assert health_of(cluster(1, 2), [flights], last_known_leaders={("flights", 0): 1}).problems == []
 
 
 def test_many_partitions_are_counted_and_a_few_are_named() -> None:

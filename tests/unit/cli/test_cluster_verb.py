@@ -1,4 +1,4 @@
-"""Which brokers of a cluster are processes of this machine, and what health cannot find out."""
+"""Which brokers of a cluster are processes of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from headwater.api.topic_model import BrokerInfo
 from headwater.cli.shell.local_address import is_this_machine
-from headwater.cli.verbs import cluster
 from headwater.cli.verbs.cluster import _pid
 
 PIDS = {9092: 4711}
@@ -42,14 +41,3 @@ def test_a_broker_on_another_machine_has_none(host: str) -> None:
 def test_a_broker_that_up_did_not_start_has_none_and_its_host_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("a name is looked up"))
     assert _pid(BrokerInfo(1, "broker.example.org", 9093, None), PIDS) is None
-
-
-def test_a_login_that_our_own_client_lacks_leaves_a_note_and_no_last_known_leaders(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
-    monkeypatch.setattr(cluster, "client_security", lambda: security)
-    assert cluster._last_known_leaders("127.0.0.1:1", ["__consumer_offsets"]) == {}
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("cluster: partitions whose coordinators are away, but which have a leader, are not found: ")
-    assert "OAUTHBEARER" in line

@@ -73,7 +73,7 @@ def topic_of_groups(replication_factor: int) -> StateTopic:
     return offsets_topic(BrokerConfig.from_properties(values))
 
 
-def test_a_coordinators_topic_has_its_replicas_and_live_coordinators_or_is_not_created_yet() -> None:
+def test_a_coordinators_topic_has_its_replicas_and_live_leaders_or_is_not_created_yet() -> None:
     async def scenario(plane: ControlPlane) -> None:
         control = await other(plane)
         gone = (await plane.others())[1].node
@@ -85,12 +85,12 @@ def test_a_coordinators_topic_has_its_replicas_and_live_coordinators_or_is_not_c
         await control.node.spawn(create_state_topic(control.changes, topic_of_groups(3)))
         partitions = control.node.image.topics[OFFSETS_TOPIC].partitions
         assert [len(each.replicas) for each in partitions] == [3] * 4
-        coordinators = [each.coordinator for each in partitions]
-        assert set(coordinators) == set(control.node.image.brokers) == {1, 2, 3} - {gone.broker_id}
+        leaders = [each.leader for each in partitions]
+        assert set(leaders) == set(control.node.image.brokers) == {1, 2, 3} - {gone.broker_id}
         await plane.begin(gone.broker_id)
         await plane.settled()
         partitions = control.node.image.topics[OFFSETS_TOPIC].partitions
-        assert [each.coordinator for each in partitions] == coordinators
+        assert [each.leader for each in partitions] == leaders
 
     run(scenario)
 

@@ -10,6 +10,7 @@ import pytest
 from headwater.logtier.controller.leader_elections import plan_elect_leaders, plan_giving_way
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.store import Operation, SetData
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, chunk_path, encode_chunk
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -112,11 +113,16 @@ def test_what_does_not_exist_is_said_so() -> None:
     ]
 
 
-def test_the_partitions_of_coordinators_keep_their_leaders() -> None:
-    image = image_of(MOVED, topic="__consumer_offsets")
+@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
+def test_the_partitions_of_coordinators_move_like_all_others(topic: str) -> None:
+    image = image_of(MOVED, topic=topic)
     plan = plan_elect_leaders(image, None, lambda _: 2, Brokers(), is_unclean=False)
-    assert plan.operations == []
-    assert plan_giving_way(image, 2, lambda _: 2, Brokers({2})).operations == []
+    assert [each.leader for each in after(image, plan.operations)] == [1]
+    plan = plan_giving_way(image, 2, lambda _: 2, Brokers({2}))
+    assert [each.leader for each in after(image, plan.operations)] == [1]
+    lost = image_of(LOST, topic=topic)
+    plan = plan_elect_leaders(lost, [TopicPartition(topic, 0)], lambda _: 2, Brokers({3}), is_unclean=True)
+    assert [each.leader for each in after(lost, plan.operations)] == [1]
 
 
 def test_a_broker_that_shuts_down_gives_its_leaderships_to_the_isr_and_leaves_it() -> None:

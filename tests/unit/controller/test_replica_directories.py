@@ -17,6 +17,7 @@ from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
 from headwater.logtier.metadata.paths import BrokerProcess, CorruptNodeError
 from headwater.logtier.metadata.store import Create, Operation, SetData
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.metadata.topic_nodes import (
     NO_BROKER,
     PartitionImage,
@@ -29,6 +30,8 @@ from tests.topic_images import topic_changes
 
 TOPIC_ID = uuid.UUID(int=5)
 A, B = "a" * 22, "b" * 22
+#: The partitions of coordinators have leaders like all others.
+of_any_topic = pytest.mark.parametrize("topic", ["t", *sorted(INTERNAL_TOPICS)])
 PLACED = PartitionImage(1, 4, 9, (1, 2, 3), (1, 2, 3), directories=(A, "", ""))
 
 
@@ -48,9 +51,10 @@ def image_of(partition: PartitionImage, *brokers: BrokerRegistration, topic: str
     return MetadataImage().apply(changes)
 
 
-def after(image: MetadataImage, operations: list[Operation], topic: str = "t") -> PartitionImage:
+def after(image: MetadataImage, operations: list[Operation]) -> PartitionImage:
     changes = [(each.path, each.data) for each in operations if isinstance(each, Create | SetData)]
-    return image.apply(changes).topics[topic].partitions[0]
+    [topic] = image.apply(changes).topics.values()
+    return topic.partitions[0]
 
 
 def reported(image: MetadataImage, directory: str, minimum: int) -> PartitionImage:
@@ -63,11 +67,12 @@ def reported(image: MetadataImage, directory: str, minimum: int) -> PartitionIma
 def changed(partition: PartitionImage, now: BrokerRegistration, topic: str = "t") -> PartitionImage:
     """The partition after broker 1 has reported of its folders in the same epoch."""
     image = image_of(partition, topic=topic)
-    return after(image, plan_registration(image, now, lambda _: 2, is_clean=lambda _: True), topic)
+    return after(image, plan_registration(image, now, lambda _: 2, is_clean=lambda _: True))
 
 
-def test_a_failed_folder_costs_the_leadership_and_the_place_in_the_isr_of_its_replicas_alone() -> None:
-    lost = changed(PLACED, registration(B))
+@of_any_topic
+def test_a_failed_folder_costs_the_leadership_and_the_place_in_the_isr_of_its_replicas_alone(topic: str) -> None:
+    lost = changed(PLACED, registration(B), topic)
     assert (lost.leader, lost.isr, lost.leader_epoch) == (2, (2, 3), 5)
     assert lost.directories == PLACED.directories
     elsewhere = replace(PLACED, directories=(B, "", ""))
@@ -87,8 +92,9 @@ def test_a_replica_in_a_failed_folder_is_elected_in_no_way() -> None:
     assert (draft.result().leader, draft.result().elr) == (2, ())
 
 
-def test_a_leader_in_a_full_folder_gives_way_to_one_with_room() -> None:
-    moved = changed(PLACED, registration(A, B, full=(A,)))
+@of_any_topic
+def test_a_leader_in_a_full_folder_gives_way_to_one_with_room(topic: str) -> None:
+    moved = changed(PLACED, registration(A, B, full=(A,)), topic)
     assert (moved.leader, moved.isr) == (2, (1, 2, 3))
     assert changed(replace(PLACED, directories=(B, "", "")), registration(A, B, full=(A,))).leader == 1
     # Brokers of one folder do not tell which: all of it is full.
@@ -99,25 +105,6 @@ def test_a_leader_in_a_full_folder_gives_way_to_one_with_room() -> None:
     full = registration(A, B, full=(A,))
     assert after(image, plan_registration(image, full, lambda _: 2, is_clean=lambda _: True)) == PLACED
     assert changed(replace(PLACED, isr=(1,), elr=(2, 3)), full).leader == 1
-
-
-@pytest.mark.parametrize(("now", "leader"), [(registration(B), NO_BROKER), (registration(A, B, full=(A,)), 1)])
-def test_the_partition_of_a_coordinator_waits_for_its_folder(now: BrokerRegistration, leader: int) -> None:
-    waiting = changed(PLACED, now, "__consumer_offsets")
-    assert (waiting.leader, waiting.isr) == (leader, (1, 2, 3))
-
-
-def test_a_coordinator_that_returns_without_its_folder_does_not_lead() -> None:
-    waiting = replace(PLACED, leader=NO_BROKER, last_known_leader=1)
-    image = image_of(waiting, topic="__consumer_offsets")
-    operations = plan_registration(image, registration(B, epoch=2), lambda _: 2, is_clean=lambda _: True)
-    back = after(image, operations, "__consumer_offsets")
-    assert (back.leader, back.isr, back.coordinator) == (NO_BROKER, (1, 2, 3), NO_BROKER)
-    # It has begun anew in another folder: another one leads in its place.
-    image = image_of(back, registration(B, epoch=2), topic="__consumer_offsets")
-    plan = plan_assign_directories(image, 1, [ReplicaDirectory(B, TOPIC_ID, 0)], lambda _: 2, LiveBrokers(image))
-    anew = after(image, plan.operations, "__consumer_offsets")
-    assert (anew.leader, anew.isr, anew.last_known_leader, anew.directories) == (2, (2, 3), 1, (B, "", ""))
 
 
 def test_places_of_replicas_are_noted_one_by_one() -> None:
@@ -148,13 +135,14 @@ def test_a_replica_that_is_told_to_be_in_a_failed_folder_leaves() -> None:
     assert (left.leader, left.isr, left.directories) == (2, (2, 3), (A, "", ""))
 
 
-def test_a_replica_that_began_anew_beside_a_failed_folder_is_no_eligible_leader() -> None:
+@of_any_topic
+def test_a_replica_that_began_anew_beside_a_failed_folder_is_no_eligible_leader(topic: str) -> None:
     away = PartitionImage(NO_BROKER, 4, 9, (1, 2), (), elr=(1, 2), last_known_leader=1, directories=(A, ""))
-    image = image_of(away, registration(B))
+    image = image_of(away, registration(B), topic=topic)
     anew = reported(image, B, 2)
     assert (anew.leader, anew.isr, anew.elr, anew.directories) == (2, (2,), (), (B, ""))
     # One that was moved between two folders keeps its place.
-    image = image_of(PLACED)
+    image = image_of(PLACED, topic=topic)
     moved = reported(image, B, 2)
     assert moved == replace(PLACED, directories=(B, "", ""), partition_epoch=10)
 
@@ -188,16 +176,16 @@ def test_a_folder_that_failed_lacks_records_after_a_restart_in_the_same_boot() -
     assert paths.decode_known_broker("/", stored)[-1] == failed.process
 
 
-@pytest.mark.parametrize("topic", ["t", "__consumer_offsets"])
+@of_any_topic
 def test_a_replica_whose_folder_had_failed_does_not_lead_before_one_with_all_records(topic: str) -> None:
     failed = after_a_failure(registration(A, B))
     image = image_of(replace(PLACED, isr=(1, 2)), topic=topic)
-    without = after(image, plan_registration(image, failed, lambda _: 2, is_clean=lambda _: True), topic)
-    assert without.leader == (2 if topic == "t" else NO_BROKER)
+    without = after(image, plan_registration(image, failed, lambda _: 2, is_clean=lambda _: True))
+    assert without.leader == 2
     back = registration(A, B, epoch=2)
     image = image_of(without, failed, topic=topic)
     is_clean = partial(back.has_all_records_of, failed)
-    led = after(image, plan_registration(image, back, lambda _: 2, is_clean=is_clean), topic)
+    led = after(image, plan_registration(image, back, lambda _: 2, is_clean=is_clean))
     assert (led.leader, 1 in (*led.isr, *led.elr)) == (2, False)
 
 
@@ -228,21 +216,12 @@ def test_a_lone_replica_on_a_new_disk_leads() -> None:
     assert (led.leader, led.isr, led.directories) == (1, (1,), (B,))
 
 
-def test_a_leader_whose_folder_is_full_gives_way_when_another_one_has_room_again() -> None:
+@of_any_topic
+def test_a_leader_whose_folder_is_full_gives_way_when_another_one_has_room_again(topic: str) -> None:
     everywhere = [registration(A, full=(A,), broker_id=each) for each in (1, 2, 3)]
-    image = image_of(PLACED, *everywhere)
+    image = image_of(PLACED, *everywhere, topic=topic)
     assert plan_hand_overs(image, LiveBrokers(image), lambda _: 2) == []
-    image = image_of(PLACED, *everywhere[:2])
+    image = image_of(PLACED, *everywhere[:2], topic=topic)
     assert after(image, plan_hand_overs(image, LiveBrokers(image), lambda _: 2)).leader == 3
     assert after(image, plan_hand_overs(image, LiveBrokers(image), lambda _: 2, {TOPIC_ID})).leader == 3
     assert plan_hand_overs(image, LiveBrokers(image), lambda _: 2, {uuid.UUID(int=9)}) == []
-
-
-def test_a_coordinator_leads_when_the_last_one_with_its_records_has_lost_its_folder() -> None:
-    """Else nobody would: the one that lost them is no member any more when its folder is back."""
-    waiting = replace(PLACED, leader=NO_BROKER, isr=(2,), last_known_leader=1, directories=("", A, ""))
-    image = image_of(waiting, topic="__consumer_offsets")
-    back = registration(B, broker_id=2, epoch=2)
-    operations = plan_registration(image, back, lambda _: 2, is_clean=lambda _: False)
-    led = after(image, operations, "__consumer_offsets")
-    assert (led.leader, led.isr, led.is_recovering, led.coordinator) == (1, (1,), True, 1)

@@ -115,6 +115,8 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]], **propert
             cast(Any, some(has_offline=False, offline_replicas=lambda topic, index: ())),
             untouchable,
             untouchable,
+            untouchable,
+            untouchable,
             authorizer=configured_authorizer(cache),
             quotas=configured_quotas(cache),
         )

@@ -100,6 +100,8 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
             nothing,
             nothing,
             nothing,
+            nothing,
+            nothing,
             quotas=configured_quotas(cache),
         )
         try:

@@ -112,10 +112,10 @@ class World:
         }
         config = BrokerConfig.from_properties({})
         self.services: Any = some(
-            forwarding=None,
             clock=some(now_ms=lambda: 1500, monotonic_ms=lambda: 0),
             metadata=some(image=MetadataImage(topics=topics), config=config),
             transactions=self.coordinator,
+            verifier=self.coordinator,
             authorizer=Denying(*denied) if denied else None,
             replica_manager=some(begin_verification=lambda *_, **__: self.verification),
             groups=some(
@@ -295,12 +295,18 @@ def test_nobody_sees_ids_and_topics_that_he_may_not_describe() -> None:
 # ---- what becomes of requests ----
 
 
-@pytest.mark.parametrize(("version", "client_version"), [(3, 0), (4, 2), (5, 2)])
-def test_the_version_tells_what_a_producer_can(version: int, client_version: int) -> None:
+def test_partitions_that_a_producer_adds_are_written_at_once() -> None:
     world = World()
-    world.call(add_partitions_to_txn, version, added(0, 1))
+    assert codes(world.call(add_partitions_to_txn, 3, added(0, 1))) == [ErrorCode.none] * 2
     partitions = frozenset({TopicPartition("t", 0), TopicPartition("t", 1)})
-    assert world.coordinator.asked[0] == (ID, PRODUCER, partitions, client_version)
+    assert world.coordinator.asked == [(ID, PRODUCER, partitions, 0)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_partitions_that_a_leader_adds_may_be_written_with_those_of_others(version: int) -> None:
+    world = World()
+    assert codes(world.call(add_partitions_to_txn, version, added(0, 1))) == [ErrorCode.none] * 2
+    assert world.coordinator.asked[:2] == [(ID, *PRODUCER, TopicPartition("t", each), True) for each in (0, 1)]
 
 
 def test_partitions_are_verified_one_by_one() -> None:

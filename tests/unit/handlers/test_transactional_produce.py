@@ -15,7 +15,6 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
-from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.handlers.context import RequestContext, Services
 from headwater.logtier.handlers.records import (
     list_offsets,
@@ -38,8 +37,9 @@ from headwater.logtier.replication.partition_reads import FetchPartition
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.security.listener import PLAINTEXT_LISTENER
 from headwater.logtier.security.operations import AclOperation, ResourceType
-from headwater.logtier.transaction.coordinator import TransactionCoordinator
+from headwater.logtier.transaction.markers import MarkerWriter
 from tests.topic_images import topic_changes
 
 TOPIC = "flights"
@@ -118,10 +118,11 @@ class World:
             self.metadata,
             nobody,
             self.replicas,
-            cast(
-                "GroupCoordinator", SimpleNamespace(transactional=SimpleNamespace(marker_written=self.marker_written))
-            ),
-            transactions=cast("TransactionCoordinator", self.coordinator),
+            nobody,
+            nobody,
+            verifier=self.coordinator,
+            markers=MarkerWriter(1, self.replicas, self.metadata, self.marker_written, None),
+            inter_broker_listener=PLAINTEXT_LISTENER.name,
         )
 
     def marker_written(self, topic_partition: TopicPartition, producer_id: int, offset: int, committed: bool) -> None:

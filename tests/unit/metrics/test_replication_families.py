@@ -71,8 +71,8 @@ def counts_of(topics: Mapping[str, Sequence[PartitionImage]], *brokers: int, is_
     return told(families.families(brokers, is_controller=is_controller))
 
 
-def state(*replicas: int, leader: int = 1, last_known_leader: int = NO_BROKER) -> PartitionImage:
-    return PartitionImage(leader, 0, 0, replicas, replicas, last_known_leader=last_known_leader)
+def state(*replicas: int) -> PartitionImage:
+    return PartitionImage(1, 0, 0, replicas, replicas)
 
 
 def test_product_topics_with_few_replicas_count_on_the_controller_of_three_brokers_or_more() -> None:
@@ -88,17 +88,6 @@ def test_product_topics_with_few_replicas_count_on_the_controller_of_three_broke
     assert counts_of(topics, 1, 2, 3, is_controller=False)["product_topics_with_few_replicas"] == 0
     few = {"__headwater_status": [state(1, 2)]}
     assert counts_of(few, 1, 2, is_controller=True)["product_topics_with_few_replicas"] == 0
-
-
-def test_partitions_of_coordinators_count_while_their_coordinator_does_not_lead_them() -> None:
-    topics = {
-        "__consumer_offsets": [state(1, 2), state(1, 2, leader=2, last_known_leader=1), state(1, leader=NO_BROKER)],
-        "__transaction_state": [state(1, 2, leader=2, last_known_leader=1)],
-        "flights": [state(1, leader=NO_BROKER)],
-    }
-    found = counts_of(topics, 1, 2, is_controller=True)
-    assert (found["coordinatorless_partitions"], found["leaderless_partitions"]) == (3, 2)
-    assert counts_of(topics, 1, 2, is_controller=False)["coordinatorless_partitions"] == 0
 
 
 def controller_counts(*, is_active: bool, session: SessionState | None) -> dict[str, float]:

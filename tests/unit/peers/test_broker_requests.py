@@ -30,9 +30,9 @@ from headwater.logtier.peers.leader_requests import (
     TransactionMarker,
     VerificationResult,
     VerifiedTransaction,
+    add_partitions_to_txn_request,
     list_offsets_request,
     offset_for_leader_epoch_request,
-    verify_partitions_in_txn_request,
     write_txn_markers_request,
 )
 from headwater.logtier.protocol.errors import ErrorCode
@@ -215,8 +215,10 @@ def test_markers_carry_the_coordinators_epoch_and_the_transaction_version() -> N
     assert answer(request, tree) == {(9, ("flights", 0)): 0, (9, ("flights", 2)): 52}
 
 
-def test_partitions_are_verified_within_transactions() -> None:
-    request = verify_partitions_in_txn_request([VerifiedTransaction("loads", 9, 3, [("flights", 0), ("flights", 2)])])
+def test_partitions_are_verified_within_transactions_or_added_to_them() -> None:
+    verified = VerifiedTransaction("loads", 9, 3, [("flights", 0), ("flights", 2)])
+    extended = VerifiedTransaction("sales", 8, 0, [("flights", 1)], adds=True)
+    request = add_partitions_to_txn_request([verified, extended])
     assert (request.api_key, request.api_version) == (24, 5)
     assert read(request)["transactions"] == [
         {
@@ -225,7 +227,14 @@ def test_partitions_are_verified_within_transactions() -> None:
             "producer_epoch": 3,
             "verify_only": True,
             "topics": [{"name": "flights", "partitions": [0, 2]}],
-        }
+        },
+        {
+            "transactional_id": "sales",
+            "producer_id": 8,
+            "producer_epoch": 0,
+            "verify_only": False,
+            "topics": [{"name": "flights", "partitions": [1]}],
+        },
     ]
     part = {"partition_index": 2, "partition_error_code": ErrorCode.invalid_txn_state}
     tree = {
@@ -245,7 +254,7 @@ REQUESTS: dict[str, Request[Any]] = {
     "OffsetForLeaderEpoch": offset_for_leader_epoch_request(1, {}),
     "ListOffsets": list_offsets_request(1, {}, timeout_ms=1),
     "WriteTxnMarkers": write_txn_markers_request([]),
-    "AddPartitionsToTxn": verify_partitions_in_txn_request([]),
+    "AddPartitionsToTxn": add_partitions_to_txn_request([]),
 }
 
 

@@ -97,6 +97,8 @@ class World:
             self.replicas,
             nobody,
             nobody,
+            nobody,
+            nobody,
             fetch_sessions=FetchSessionCache(2, random.Random(1)),
         )
         self.services.controller = cast("Any", PlanningController(self.services))

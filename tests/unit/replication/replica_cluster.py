@@ -74,6 +74,8 @@ class Node:
             self.replicas,
             nobody,
             nobody,
+            nobody,
+            nobody,
             fetch_sessions=FetchSessionCache(10, random.Random(1)),
         )
         self.fetchers = ReplicaFetchers(

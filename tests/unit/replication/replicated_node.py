@@ -112,6 +112,8 @@ class ReplicatedNode:
             self.replicas,
             nobody,
             nobody,
+            nobody,
+            nobody,
         )
 
     def start(self, isr: tuple[int, ...] = (1, 2, 3), *, replicas: tuple[int, ...] = (1, 2, 3), epoch: int = 0) -> None:

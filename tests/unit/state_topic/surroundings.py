@@ -27,13 +27,13 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.stored: list[bytes] = []
-        self.end_offset = 0
+        self.log_end_offset = 0
 
     def append(self, batch: bytes) -> int:
         header = check_batch(batch)
-        first_offset = self.end_offset
+        first_offset = self.log_end_offset
         self.stored.append(first_offset.to_bytes(8, "big") + batch[8:])
-        self.end_offset += header.record_count
+        self.log_end_offset += header.record_count
         return first_offset
 
     def batches(self) -> Iterator[bytes]:
@@ -55,6 +55,7 @@ class MemoryLog:
 @dataclass
 class Appended:
     first_offset: int
+    last_offset: int
     flush: Any = None
 
 
@@ -120,12 +121,12 @@ class MemoryController:
 
 @dataclass
 class MemoryReplicas:
-    """The replica manager; `error` makes appends fail, `gate` makes them wait."""
+    """The replica manager; `error` makes appends fail, `gate` makes appends and loads wait for the watermark."""
 
     metadata: MemoryMetadata
     logs: dict[TopicPartition, MemoryLog] = field(default_factory=dict)
     error: Exception | None = None
-    error_at_replication: KafkaError | None = None
+    error_at_commitment: KafkaError | None = None
     #: Partitions that another broker leads.
     elsewhere: set[int] = field(default_factory=set)
     gate: asyncio.Event | None = None
@@ -142,17 +143,18 @@ class MemoryReplicas:
         if self.error is not None:
             raise self.error
         self.writes += 1
-        return Appended(self.log(topic_partition).append(records))
+        log = self.log(topic_partition)
+        return Appended(log.append(records), log.log_end_offset - 1)
 
-    def replication(
-        self, topic_partition: TopicPartition, info: Appended, timeout_ms: int, /
+    def commitment(
+        self, topic_partition: TopicPartition, last_offset: int, flush: Any = None, /
     ) -> Coroutine[Any, Any, None] | None:
-        return None if self.gate is None else self._replicated(self.gate)
+        return None if self.gate is None or last_offset < 0 else self._committed(self.gate)
 
-    async def _replicated(self, gate: asyncio.Event) -> None:
+    async def _committed(self, gate: asyncio.Event) -> None:
         await gate.wait()
-        if self.error_at_replication is not None:
-            raise self.error_at_replication
+        if self.error_at_commitment is not None:
+            raise self.error_at_commitment
 
 
 async def settle() -> None:

@@ -233,6 +233,7 @@ def test_only_one_transition_is_under_way(world: World) -> None:
             assert await code_of(attempt) is ErrorCode.concurrent_transactions
         world.replicas.gate.set()
         assert (await ending).epoch == 1
+        await world.complete(ID)
 
     run(scenario())
 

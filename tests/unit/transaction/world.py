@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.replication.flush_wait import wait_flushed
 from headwater.logtier.state_topic.topic import partition_for
 from headwater.logtier.transaction.coordinator import TransactionCoordinator
+from headwater.logtier.transaction.markers import Marker as RequestedMarker
+from headwater.logtier.transaction.markers import MarkerWriter
 from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
 from headwater.logtier.transaction.records import transaction_key, transaction_value
 from headwater.logtier.transaction.replay import TransactionReplay
@@ -39,17 +41,19 @@ class Marker(NamedTuple):
 
 
 @dataclass
-class MarkerAppended(Appended):
-    """A marker in a partition."""
-
-
-@dataclass
 class MarkedReplicas(MemoryReplicas):
-    """The replica manager as it takes markers, too; `refused` partitions take none, `flush` is waited for."""
+    """The replica manager as it takes markers, too; `refused` partitions take none, `flush` is waited for.
+
+    `marker_gate` makes markers wait for their replication.
+    """
 
     markers: dict[TopicPartition, list[Marker]] = field(default_factory=dict)
     refused: dict[TopicPartition, KafkaError] = field(default_factory=dict)
     flush: Any = None
+    marker_gate: asyncio.Event | None = None
+    error_at_replication: KafkaError | None = None
+    #: The coordinator epochs of the markers.
+    coordinator_epochs: list[int] = field(default_factory=list)
 
     def append_end_txn_marker(
         self,
@@ -65,20 +69,44 @@ class MarkedReplicas(MemoryReplicas):
             raise self.refused[topic_partition]
         marker = Marker(producer_id, producer_epoch, commit, transaction_version)
         self.markers.setdefault(topic_partition, []).append(marker)
-        return MarkerAppended(100, self.flush)
+        self.coordinator_epochs.append(coordinator_epoch)
+        return Appended(100, 100, self.flush)
 
     def replication(
         self, topic_partition: TopicPartition, info: Appended, timeout_ms: int, /
     ) -> Coroutine[Any, Any, None] | None:
-        """Markers wait for `flush` and not for the gate, which is that of the coordinator's own writes."""
-        if not isinstance(info, MarkerAppended):
-            return super().replication(topic_partition, info, timeout_ms)
-        return None if info.flush is None else _flushed(info.flush)
+        if info.flush is None and self.marker_gate is None:
+            return None
+        return self._replicated(info.flush, self.marker_gate)
+
+    async def _replicated(self, flush: Any, gate: asyncio.Event | None) -> None:
+        if flush is not None and (error := await wait_flushed(flush)) is not None:
+            raise error
+        if gate is not None:
+            await gate.wait()
+            if self.error_at_replication is not None:
+                raise self.error_at_replication
 
 
-async def _flushed(flush: Any) -> None:
-    if (error := await wait_flushed(flush)) is not None:
-        raise error
+class OtherLeaders:
+    """Other brokers that write markers: their codes, and what they were asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, RequestedMarker, Set[TopicPartition]]] = []
+        self.codes: dict[TopicPartition, ErrorCode] = {}
+        self.error: KafkaError | None = None
+
+    def write_marker(
+        self, broker_id: int, marker: RequestedMarker, partitions: Set[TopicPartition], /
+    ) -> Awaitable[Mapping[TopicPartition, ErrorCode]]:
+        self.asked.append((broker_id, marker, partitions))
+        return self._answer(partitions)
+
+    async def _answer(self, partitions: Set[TopicPartition]) -> Mapping[TopicPartition, ErrorCode]:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        return {each: self.codes.get(each, ErrorCode.none) for each in partitions}
 
 
 class World:
@@ -97,6 +125,7 @@ class World:
         self.clock = ManualClock()
         self.metadata = MemoryMetadata()
         self.replicas = MarkedReplicas(self.metadata)
+        self.others = OtherLeaders()
         self.controller = MemoryController(self.metadata)
         self.producer_ids = itertools.count(1000)
         self.told: list[tuple[TopicPartition, int, bool]] = []
@@ -117,7 +146,7 @@ class World:
             self.controller,
             self.metadata,
             next_producer_id,
-            self._marked,
+            MarkerWriter(1, self.replicas, self.metadata, self._marked, self.others),
         )
 
     def _marked(self, key: TopicPartition, producer_id: int, offset: int, committed: bool) -> None:

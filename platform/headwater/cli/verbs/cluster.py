@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from headwater.api.cluster_health import COORDINATED, ClusterHealth, PartitionHealth, cluster_health
+from headwater.api.cluster_health import ClusterHealth, PartitionHealth, cluster_health
 from headwater.api.topic_admin import (
     TOPICS_PER_REQUEST_MAX,
     BrokerInfo,
@@ -18,11 +18,10 @@ from headwater.api.topic_admin import (
     TopicAdmin,
     TopicAdminError,
 )
-from headwater.cli.shell.administration import cluster_client
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.local_address import is_this_machine
 from headwater.cli.shell.options import client_options, client_security, output_option, servers, settings
-from headwater.cli.shell.output import note, print_rows
+from headwater.cli.shell.output import print_rows
 from headwater.logtier.metadata.product_topics import is_product_topic
 from headwater.process_list import read_process_list
 
@@ -83,8 +82,7 @@ def status(data_dir: str | None, output: str, bootstrap_servers: str | None) -> 
         sys.stdout.write(
             f"\ncluster {cluster.cluster_id}: {health.topics} topics, {health.partitions} partitions, "
             f"{len(health.under_replicated)} under-replicated, {len(health.at_min_isr)} at min ISR, "
-            f"{len(health.under_min_isr)} under min ISR, {len(health.offline)} offline, "
-            f"{len(health.waiting)} without their coordinator\n"
+            f"{len(health.under_min_isr)} under min ISR, {len(health.offline)} offline\n"
         )
         sys.stdout.flush()
     else:
@@ -95,10 +93,7 @@ def status(data_dir: str | None, output: str, bootstrap_servers: str | None) -> 
 @output_option
 @client_options
 def health(output: str, bootstrap_servers: str | None) -> None:
-    """Check that every partition has its leader and all replicas in the ISR; exit code 1 if not.
-
-    A partition of groups or transactional ids needs its coordinator as leader.
-    """
+    """Check that every partition has its leader and all replicas in the ISR; exit code 1 if not."""
     cluster, found = _read(bootstrap_servers)
     problems = found.problems
     if output != "table":
@@ -116,7 +111,7 @@ def health(output: str, bootstrap_servers: str | None) -> None:
 def _read(bootstrap_servers: str | None) -> tuple[ClusterInfo, ClusterHealth]:
     admin = TopicAdmin(servers(bootstrap_servers), settings().request_timeout_ms, client_security())
     try:
-        return _read_with(admin, bootstrap_servers)
+        return _read_with(admin)
     except TopicAdminError as error:
         if error.code is not ErrorCode.TIMED_OUT:
             raise
@@ -130,33 +125,12 @@ def _read(bootstrap_servers: str | None) -> tuple[ClusterInfo, ClusterHealth]:
         ) from error
 
 
-def _read_with(admin: TopicAdmin, bootstrap_servers: str | None) -> tuple[ClusterInfo, ClusterHealth]:
+def _read_with(admin: TopicAdmin) -> tuple[ClusterInfo, ClusterHealth]:
     cluster = admin.cluster()
     topics = admin.list_topics()
     registry = settings().registry_topic
     own = {topic.name for topic in topics if is_product_topic(topic.name) or topic.name == registry}
-    coordinated = [topic.name for topic in topics if topic.name in COORDINATED and topic.replication_factor > 1]
-    known = _last_known_leaders(bootstrap_servers, coordinated) if coordinated else {}
-    return cluster, cluster_health(cluster, topics, _min_isrs(admin, [topic.name for topic in topics]), own, known)
-
-
-def _last_known_leaders(bootstrap_servers: str | None, topics: Sequence[str]) -> dict[tuple[str, int], int]:
-    """Return the last known leaders of partitions of coordinators; librdkafka has no DescribeTopicPartitions."""
-    from headwater.logtier.client.coordinators import last_known_leaders
-    from headwater.logtier.client.errors import UnsupportedVersionError
-    from headwater.logtier.client.security import ClientSecurity
-    from headwater.logtier.config import ConfigError
-
-    try:
-        ClientSecurity.from_properties(client_security())
-    except ConfigError as error:
-        note(f"cluster: partitions whose coordinators are away, but which have a leader, are not found: {error}")
-        return {}
-    with cluster_client("cluster", bootstrap_servers) as client:
-        try:
-            return last_known_leaders(client, topics)
-        except UnsupportedVersionError:
-            return {}  # A Kafka before 3.7, whose coordinators move with the leaders.
+    return cluster, cluster_health(cluster, topics, _min_isrs(admin, [topic.name for topic in topics]), own)
 
 
 def _min_isrs(admin: TopicAdmin, names: Sequence[str]) -> dict[str, int]:
@@ -190,7 +164,6 @@ def _summary(cluster: ClusterInfo, health: ClusterHealth) -> dict[str, Any]:
         "offline": listed(health.offline),
         "under_min_isr": listed(health.under_min_isr),
         "at_min_isr": listed(health.at_min_isr),
-        "without_coordinator": [asdict(each) for each in health.waiting],
         "product_topics_with_few_replicas": list(health.few_copies),
     }
 

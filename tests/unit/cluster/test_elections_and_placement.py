@@ -1,10 +1,8 @@
-"""ElectLeaders through any broker, placement over live brokers, and transactional ids, which a cluster refuses."""
+"""ElectLeaders through any broker, and the placement of replicas over live brokers."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import pytest
 
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import kio_request
@@ -165,57 +163,5 @@ def test_a_topic_made_while_a_broker_is_away_may_have_replicas_on_it_but_not_onl
         assert all(each.replicas == (*each.isr, away) and set(each.isr) == set(others) for each in three)
         manual = partition(plane, 0, "manual")
         assert (manual.replicas, manual.leader, manual.isr) == ((away, others[0]), others[0], (others[0],))
-
-    run(scenario)
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        kio_request(10, 4, {"key_type": 1, "coordinator_keys": ("payments",)}),
-        kio_request(
-            22,
-            4,
-            {
-                "transactional_id": "payments",
-                "transaction_timeout": messages.to_timedelta(9_000),
-                "producer_id": -1,
-                "producer_epoch": -1,
-            },
-        ),
-        kio_request(
-            24,
-            3,
-            {
-                "v3_and_below_transactional_id": "payments",
-                "v3_and_below_producer_id": 1,
-                "v3_and_below_producer_epoch": 0,
-                "v3_and_below_topics": (),
-            },
-        ),
-        kio_request(25, 3, {"transactional_id": "payments", "producer_id": 1, "producer_epoch": 0, "group_id": "g"}),
-        kio_request(26, 3, {"transactional_id": "payments", "producer_id": 1, "producer_epoch": 0, "committed": True}),
-    ],
-    ids=["FindCoordinator", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn"],
-)
-def test_a_cluster_refuses_a_transactional_id_with_one_clear_line(
-    request_: Request[Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-
-    async def scenario(plane: ControlPlane) -> None:
-        control = (await plane.others())[0]
-        caplog.clear()
-        answer = await control.answer(request_)
-        if request_.api_key == 24:
-            assert answer.results_by_topic_v3_and_below == ()
-        elif request_.api_key == 10:
-            [coordinator] = answer.coordinators
-            assert coordinator.error_code == ErrorCode.transactional_id_authorization_failed
-            assert "transactions need a broker without zookeeper.connect" in coordinator.error_message
-            return
-        else:
-            assert answer.error_code == ErrorCode.transactional_id_authorization_failed
-        assert "transactions need a broker without zookeeper.connect" in caplog.text
 
     run(scenario)

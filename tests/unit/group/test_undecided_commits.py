@@ -1,0 +1,188 @@
+"""Commits and group changes that are not replicated in time: unknown to the client, decided by the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headwater.logtier.group.persistence.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.state_topic.log import FINISH_MS_MAX
+from headwater.logtier.state_topic.topic import partition_for
+from tests.unit.group import test_consumer_groups as consumer
+from tests.unit.group.test_coordinator import T0, MakeWorld, Settled, begin, commit, committed, error_of
+from tests.virtual_time import run_virtually
+
+TIMEOUT_MS = 2_000
+
+
+def in_world(make_world: MakeWorld, scenario: Callable[[Any, asyncio.Event], Awaitable[None]]) -> None:
+    """Runs a scenario with a committed offset, after which writes wait for a gate."""
+
+    async def main() -> None:
+        world = await begin(make_world, **{"offsets.commit.timeout.ms": TIMEOUT_MS})
+        await commit(world, "g", {T0: 1})
+        world.replicas.gate = asyncio.Event()
+        await scenario(world, world.replicas.gate)
+        await world.groups.stop()
+
+    run_virtually(main())
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def timed_out_commit(world: Any, offset: int) -> None:
+    began_s = now_s()
+    assert await error_of(commit(world, "g", {T0: offset})) is ErrorCode.coordinator_not_available
+    assert now_s() - began_s == pytest.approx(TIMEOUT_MS / 1000)
+
+
+def test_a_commit_that_is_not_replicated_in_time_counts_when_the_watermark_has_passed_it(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        await timed_out_commit(world, 5)
+        assert committed(world, "g") == {T0: 1}
+        # The client repeats it, and another one follows: the log decides in its order.
+        again = asyncio.ensure_future(commit(world, "g", {T0: 6}))
+        await settled()
+        gate.set()
+        await again
+        assert committed(world, "g") == {T0: 6}
+        await world.restart()
+        assert committed(world, "g") == {T0: 6}
+
+    in_world(make_world, scenario)
+
+
+def test_a_commit_that_is_not_replicated_does_not_count_when_the_leadership_goes(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        await timed_out_commit(world, 5)
+        index = partition_for("g", 4)
+        world.replicas.elsewhere = {index}
+        world.metadata.move(OFFSETS_TOPIC, index, leader=2, leader_epoch=1)
+        await settled()
+        gate.set()
+        await settled()
+        assert "g" not in world.groups._log.offsets
+        assert await error_of(commit(world, "g", {T0: 6})) is ErrorCode.not_coordinator
+
+    in_world(make_world, scenario)
+
+
+def test_a_commit_in_a_transaction_that_is_unknown_counts_with_its_marker(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        committing = world.groups.transactional.commit(
+            "g",
+            producer_id=7,
+            producer_epoch=0,
+            commits={T0: CommittedOffset(5)},
+            verification=None,
+            member_id="",
+            group_instance_id=None,
+            generation_id=-1,
+        )
+        assert await error_of(committing) is ErrorCode.coordinator_not_available
+        key = await world.groups.offsets_partition("g")
+        marker_offset = world.replicas.log(key).log_end_offset
+        world.groups.transactional.marker_written(key, 7, marker_offset, True)
+        assert committed(world, "g") == {T0: 1}
+        gate.set()
+        await settled()
+        assert committed(world, "g") == {T0: 5}
+        assert not world.groups.transactional.is_pending("g", T0)
+
+    in_world(make_world, scenario)
+
+
+def test_groups_are_served_only_when_their_load_is_committed(make_world: MakeWorld, settled: Settled) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        await world.restart()
+        await asyncio.sleep(1_000)
+        assert await error_of(commit(world, "g", {T0: 5})) is ErrorCode.coordinator_load_in_progress
+        assert (await world.join("g")).error is ErrorCode.coordinator_load_in_progress
+        gate.set()
+        await settled()
+        assert committed(world, "g") == {T0: 1}
+
+    in_world(make_world, scenario)
+
+
+def test_a_consumer_group_keeps_its_lock_while_a_change_is_unknown(make_world: MakeWorld, settled: Settled) -> None:
+    """The next decision counts on the change: it would otherwise be made on a state that the log overtakes."""
+
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        assert await error_of(consumer.join(world, "a")) is ErrorCode.coordinator_not_available
+        writes = world.replicas.writes
+        began_s = now_s()
+        assert await error_of(consumer.join(world, "b")) is ErrorCode.coordinator_not_available
+        assert now_s() - began_s == pytest.approx(TIMEOUT_MS / 1000)
+        assert await error_of(world.groups.delete_group("g")) is ErrorCode.coordinator_not_available
+        assert (world.replicas.writes, consumer.group(world).state.members) == (writes, {})
+        gate.set()
+        await settled()
+        assert set(consumer.group(world).state.members) == {"a"}
+        await consumer.join(world, "b")
+        assert set(consumer.group(world).state.members) == {"a", "b"}
+
+    in_world(make_world, scenario)
+
+
+def test_a_consumer_group_with_an_unknown_change_is_free_when_the_leadership_goes(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        assert await error_of(consumer.join(world, "a")) is ErrorCode.coordinator_not_available
+        waiting = asyncio.ensure_future(consumer.join(world, "b"))
+        await settled()
+        index = partition_for("g", 4)
+        world.replicas.elsewhere = {index}
+        world.metadata.move(OFFSETS_TOPIC, index, leader=2, leader_epoch=1)
+        await settled()
+        assert await error_of(waiting) is ErrorCode.not_coordinator
+        gate.set()
+        await settled()
+        assert world.groups.groups() == []
+
+    in_world(make_world, scenario)
+
+
+def test_a_deletion_that_is_not_replicated_in_time_is_finished_later(make_world: MakeWorld, settled: Settled) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        assert await error_of(world.groups.delete_group("g")) is ErrorCode.coordinator_not_available
+        assert committed(world, "g") == {T0: 1}
+        gate.set()
+        await settled()
+        assert (world.groups.group("g"), committed(world, "g")) == (None, {})
+
+    in_world(make_world, scenario)
+
+
+def test_a_stop_is_bounded_although_writes_are_never_replicated(make_world: MakeWorld, settled: Settled) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        joining = asyncio.ensure_future(consumer.join(world, "a"))
+        committing = asyncio.ensure_future(commit(world, "h", {T0: 5}))
+        classic = await world.join("classic")
+        syncing = asyncio.ensure_future(world.sync("classic", classic))
+        await settled()
+        began_s = now_s()
+        await world.groups.stop()
+        assert now_s() - began_s <= (FINISH_MS_MAX + TIMEOUT_MS) / 1000
+        assert await error_of(joining) is ErrorCode.coordinator_not_available
+        assert await error_of(committing) is ErrorCode.coordinator_not_available
+        assert (await syncing).error is not ErrorCode.none
+        world.replicas.gate = None
+        await world.restart()
+        assert committed(world, "h") == {T0: 5}
+
+    in_world(make_world, scenario)
