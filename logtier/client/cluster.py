@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from headwater.logtier.client.blocking import BlockingConnection
 from headwater.logtier.client.errors import (
@@ -22,10 +22,12 @@ from headwater.logtier.client.errors import (
     error_name,
 )
 from headwater.logtier.client.fetch_codec import READ_COMMITTED, READ_UNCOMMITTED
+from headwater.logtier.client.leaders.closest_replica import PreferredReplicas
+from headwater.logtier.client.leaders.metadata import NO_EPOCH, ClientMetadata, KnownLeader, KnownTopic
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.client.security import PLAINTEXT, ClientSecurity
 
-__all__ = ["EARLIEST", "LATEST", "ClientConfig", "ClusterClient", "parse_bootstrap_servers"]
+__all__ = ["EARLIEST", "LATEST", "ClientConfig", "ClusterClient", "ListedOffset", "parse_bootstrap_servers"]
 
 # Timestamps with a special meaning in ListOffsets.
 LATEST = -1
@@ -34,6 +36,8 @@ EARLIEST = -2
 CLIENT_ID_BYTES_MAX = 32767
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MS_MAX = 1000
+# The first version with the leader's epoch (KIP-320).
+LIST_OFFSETS_WITH_EPOCH = 4
 TopicPartition = tuple[str, int]
 _T = TypeVar("_T")
 
@@ -54,6 +58,10 @@ class ClientConfig:
     security: ClientSecurity = PLAINTEXT
     # Whether to omit records of open and aborted transactions (isolation.level=read_committed).
     read_committed: bool = False
+    # The client's rack (client.rack): brokers may name a replica in it to read from (KIP-392).
+    rack: str = ""
+    # How long records are read from the replica that the leader has named.
+    metadata_max_age_ms: int = 300_000
 
     @property
     def isolation_level(self) -> int:
@@ -79,21 +87,18 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(servers)
 
 
-@dataclass(slots=True)
-class _Topic:
-    """A topic in a Metadata response: the leader of each partition (-1: none at the moment)."""
+class ListedOffset(NamedTuple):
+    """An offset in the answer to ListOffsets, and the leader epoch in which the leader gave it."""
 
-    error_code: int
-    leaders: dict[int, int]
-    internal: bool = False
-    topic_id: uuid.UUID | None = None
+    offset: int
+    leader_epoch: int
 
 
-@dataclass(slots=True)
-class _Metadata:
-    brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
-    topics: dict[str, _Topic] = field(default_factory=dict)
-    cluster_id: str | None = None
+class _Asked(NamedTuple):
+    """The question about one partition, and the leader epoch with which it is asked."""
+
+    value: int
+    leader_epoch: int
 
 
 class ClusterClient:
@@ -104,7 +109,10 @@ class ClusterClient:
         self._connections: dict[int, BlockingConnection] = {}
         self._idle: dict[int, BlockingConnection] = {}
         self._any: BlockingConnection | None = None
-        self._metadata = _Metadata()
+        self._any_address: tuple[str, int] | None = None
+        self._metadata = ClientMetadata()
+        self._is_metadata_doubted = False
+        self.preferred_replicas = PreferredReplicas(config.metadata_max_age_ms)
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -140,16 +148,13 @@ class ClusterClient:
         """Opens a connection to a partition's leader that the caller owns."""
         return self.open_node_connection(self.leader(topic, partition))
 
-    def take_leader_connection(self, topic: str, partition: int) -> tuple[int, BlockingConnection]:
-        """Returns a partition's leader and a connection that the caller owns: the last one given back, or a new one."""
-        node_id = self.leader(topic, partition)
+    def take_connection(self, node_id: int) -> BlockingConnection:
+        """Returns a connection to a broker that the caller owns: the last one given back, or a new one."""
         idle = self._idle.pop(node_id, None)
-        if idle is None or idle.closed:
-            return node_id, self.open_node_connection(node_id)
-        return node_id, idle
+        return self.open_node_connection(node_id) if idle is None or idle.closed else idle
 
     def give_back(self, node_id: int, connection: BlockingConnection) -> None:
-        """Keeps a connection for the next `take_leader_connection`, or closes it if requests are in flight."""
+        """Keeps a connection for the next `take_connection`, or closes it if requests are in flight."""
         if connection.in_flight or node_id in self._idle:
             connection.close()
         elif not connection.closed:
@@ -163,13 +168,13 @@ class ClusterClient:
         backoff_ms = RETRY_BACKOFF_MS
         while True:
             failure: ClientError | None = None
-            addresses = dict.fromkeys((*self.config.bootstrap_servers, *self._metadata.brokers.values()))
-            for host, port in addresses:
+            for host, port in self._addresses():
                 try:
                     self._any = self.open_connection(host, port)
                 except (BrokerConnectionError, RequestTimeoutError) as error:
                     failure = error
                 else:
+                    self._any_address = (host, port)
                     return self._any
             if time.monotonic() + backoff_ms / 1000 > deadline:
                 servers = ", ".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)
@@ -178,6 +183,18 @@ class ClusterClient:
                 )
             time.sleep(backoff_ms / 1000)
             backoff_ms = min(backoff_ms * 2, RETRY_BACKOFF_MS_MAX)
+
+    def _addresses(self) -> list[tuple[str, int]]:
+        """Returns the brokers' addresses, from the one after the last used: that one failed, or its metadata is old."""
+        found = list(dict.fromkeys((*self.config.bootstrap_servers, *self._metadata.brokers.values())))
+        following = found.index(self._any_address) + 1 if self._any_address in found else 0
+        return found[following:] + found[:following]
+
+    def _ask_another_broker(self) -> None:
+        """Leaves the broker of the last metadata: a broker that is behind must not be asked for ever."""
+        self._is_metadata_doubted = False
+        if self._any is not None and len(self._metadata.brokers) > 1:
+            self._any.close()
 
     def close(self) -> None:
         """Closes every connection."""
@@ -197,6 +214,8 @@ class ClusterClient:
 
     def refresh_metadata(self, topics: Iterable[str] | None, *, allow_auto_create: bool = False) -> None:
         """Requests the brokers and the leaders of topics (None: all topics)."""
+        if self._is_metadata_doubted:
+            self._ask_another_broker()
         connection = self.any_connection()
         wanted = None if topics is None else tuple({"name": name, "topic_id": None} for name in dict.fromkeys(topics))
         response = connection.call(
@@ -211,17 +230,8 @@ class ClusterClient:
                 },
             )
         )
-        self._metadata.brokers = {
-            int(broker.node_id): (str(broker.host), int(broker.port)) for broker in response.brokers
-        }
-        self._metadata.cluster_id = getattr(response, "cluster_id", None)
-        if topics is None:
-            self._metadata.topics.clear()
-        for topic in response.topics:
-            leaders = {int(part.partition_index): int(part.leader_id) for part in topic.partitions}
-            self._metadata.topics[str(topic.name)] = _Topic(
-                int(topic.error_code), leaders, bool(topic.is_internal), getattr(topic, "topic_id", None)
-            )
+        if self._metadata.update(response, is_complete=topics is None):
+            self._is_metadata_doubted = True
 
     def nodes(self) -> list[int]:
         """Returns the brokers of the last metadata."""
@@ -245,10 +255,10 @@ class ClusterClient:
 
         return self.retry(f"the metadata of topic {topic!r}", ask)
 
-    def _known_topic(self, topic: str, allow_auto_create: bool = False) -> _Topic:
+    def _known_topic(self, topic: str, allow_auto_create: bool = False) -> KnownTopic:
         known = self._metadata.topics[topic]
         code = known.error_code
-        if code == UNKNOWN_TOPIC_OR_PARTITION and not allow_auto_create:
+        if code == UNKNOWN_TOPIC_OR_PARTITION and not allow_auto_create and self._metadata.is_gone(topic):
             raise UnknownTopicError(f"there is no topic {topic!r}; create it or correct the name")
         if code == LEADER_NOT_AVAILABLE and known.leaders:
             return known  # the partitions are known, their leaders are not yet
@@ -273,26 +283,44 @@ class ClusterClient:
 
     def leader(self, topic: str, partition: int) -> int:
         """Returns the node that leads a partition, from the last metadata or, if missing there, from a new request."""
+        known = self._metadata.leader(topic, partition)
+        if known is not None:
+            return known.node_id
 
         def ask() -> int:
-            known = self._metadata.topics.get(topic)
-            if known is None or known.error_code or known.leaders.get(partition, -1) not in self._metadata.brokers:
-                self.refresh_metadata([topic])
-                known = self._known_topic(topic)
-            if partition not in known.leaders:
+            leader = self._metadata.leader(topic, partition)
+            if leader is not None:
+                return leader.node_id
+            self.refresh_metadata([topic])
+            found = self._known_topic(topic)
+            if partition not in found.leaders:
                 raise UnknownPartitionError(
-                    f"topic {topic!r} has no partition {partition}: it has {len(known.leaders)} partitions"
+                    f"topic {topic!r} has no partition {partition}: it has {len(found.leaders)} partitions"
                 )
-            node_id = known.leaders[partition]
-            if node_id not in self._metadata.brokers:
+            leader = self._metadata.leader(topic, partition)
+            if leader is None:
+                self._is_metadata_doubted = True
                 raise broker_error(LEADER_NOT_AVAILABLE, f"the leader of {topic}-{partition}")
-            return node_id
+            return leader.node_id
 
         return self.retry(f"the leader of {topic}-{partition}", ask)
 
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Returns the newest known leader epoch of a partition, NO_EPOCH if unknown. It never decreases (KIP-320)."""
+        return self._metadata.leader_epoch(topic, partition)
+
+    def learn_leader(self, topic: str, partition: int, node_id: int, leader_epoch: int) -> None:
+        """Takes over a newer leader, or with NO_NODE a newer epoch, from another source than the metadata."""
+        self._metadata.learn(topic, partition, KnownLeader(node_id, leader_epoch))
+
+    def has_broker(self, node_id: int) -> bool:
+        """Whether a broker is in the last metadata."""
+        return node_id in self._metadata.brokers
+
     def forget_leader(self, topic: str) -> None:
-        """Drops a topic's metadata after a response that shows it to be stale."""
-        self._metadata.topics.pop(topic, None)
+        """Drops a topic's metadata after a response that shows it to be stale; another broker is asked next."""
+        if self._metadata.forget(topic):
+            self._is_metadata_doubted = True
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
@@ -302,33 +330,26 @@ class ClusterClient:
         -1 if no record has such a timestamp. LATEST of a read_committed client is the last stable offset: the start of
         the first open transaction.
         """
-        found: dict[TopicPartition, int] = {}
+        return {key: listed.offset for key, listed in self.listed_offsets(wanted).items()}
 
-        def ask() -> None:
-            missing = {key: value for key, value in wanted.items() if key not in found}
-            by_leader: dict[int, dict[TopicPartition, int]] = {}
-            for key, timestamp in missing.items():
-                by_leader.setdefault(self.leader(*key), {})[key] = timestamp
-            failure: BrokerError | None = None
-            for node_id, asked in by_leader.items():
-                failure = self._list_offsets_at(node_id, asked, found) or failure
-            if failure is not None:
-                raise failure
-
-        self.retry("listing offsets", ask)
-        return found
+    def listed_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        """Returns the same with the leader epochs, NO_EPOCH where brokers do not check them."""
+        return self.ask_leaders("listing offsets", wanted, self._list_offsets_at)
 
     def _list_offsets_at(
-        self, node_id: int, asked: Mapping[TopicPartition, int], found: dict[TopicPartition, int]
+        self, node_id: int, asked: Mapping[TopicPartition, _Asked], found: dict[TopicPartition, ListedOffset]
     ) -> BrokerError | None:
         by_topic: dict[str, list[dict[str, int]]] = {}
-        for (topic, partition), timestamp in asked.items():
-            by_topic.setdefault(topic, []).append({"partition_index": partition, "timestamp": timestamp})
+        for (topic, partition), (timestamp, leader_epoch) in asked.items():
+            by_topic.setdefault(topic, []).append(
+                {"partition_index": partition, "current_leader_epoch": leader_epoch, "timestamp": timestamp}
+            )
         connection = self.connection(node_id)
+        version = connection.version(ApiKey.LIST_OFFSETS)
         response: Any = connection.call(
             kio_request(
                 ApiKey.LIST_OFFSETS,
-                connection.version(ApiKey.LIST_OFFSETS),
+                version,
                 {
                     "replica_id": -1,
                     "isolation_level": self.config.isolation_level,
@@ -341,12 +362,46 @@ class ClusterClient:
             for part in topic.partitions:
                 key = (str(topic.name), int(part.partition_index))
                 if part.error_code:
-                    self.forget_leader(key[0])
-                    failure = broker_error(int(part.error_code), f"the offsets of {key[0]}-{key[1]}")
-                    if not failure.retriable:
-                        raise failure
+                    failure = self.failed(key, int(part.error_code), "the offsets of")
                 else:
-                    found[key] = int(part.offset)
+                    epoch = asked[key].leader_epoch if version >= LIST_OFFSETS_WITH_EPOCH else NO_EPOCH
+                    found[key] = ListedOffset(int(part.offset), epoch)
+        return failure
+
+    def ask_leaders(
+        self,
+        what: str,
+        wanted: Mapping[TopicPartition, int],
+        ask_at: Callable[[int, Mapping[TopicPartition, _Asked], dict[TopicPartition, _T]], BrokerError | None],
+    ) -> dict[TopicPartition, _T]:
+        """Asks each partition's leader a question, with the leader's epoch, until all have answered.
+
+        Args:
+            ask_at: Asks one node, adds its answers to the mapping, and returns a retriable failure of a partition.
+        """
+        found: dict[TopicPartition, _T] = {}
+
+        def ask() -> None:
+            by_leader: dict[int, dict[TopicPartition, _Asked]] = {}
+            for key, value in wanted.items():
+                if key not in found:
+                    node_id = self.leader(*key)
+                    by_leader.setdefault(node_id, {})[key] = _Asked(value, self.leader_epoch(*key))
+            failure: BrokerError | None = None
+            for node_id, asked in by_leader.items():
+                failure = ask_at(node_id, asked, found) or failure
+            if failure is not None:
+                raise failure
+
+        self.retry(what, ask)
+        return found
+
+    def failed(self, key: TopicPartition, code: int, what: str) -> BrokerError:
+        """Returns the error of a partition if it is retriable, else raises it; its leader is looked up again."""
+        self.forget_leader(key[0])
+        failure = broker_error(code, f"{what} {key[0]}-{key[1]}")
+        if not failure.retriable:
+            raise failure
         return failure
 
     # -- retries -----------------------------------------------------------------------------------------------------
@@ -378,4 +433,5 @@ class ClusterClient:
             backoff_ms = min(backoff_ms * 2, RETRY_BACKOFF_MS_MAX)
             if isinstance(failure, BrokerConnectionError | RequestTimeoutError):
                 # A restarted broker may have another address, and its partitions other leaders.
-                self._metadata.topics.clear()
+                self._metadata.forget_all()
+                self._is_metadata_doubted = True

@@ -10,6 +10,7 @@ __all__ = [
     "ClientError",
     "DeliveryTimeoutError",
     "InvalidResponseError",
+    "LogTruncationError",
     "OffsetOutOfRangeError",
     "ProducerFencedError",
     "RequestTimeoutError",
@@ -25,6 +26,7 @@ OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 NOT_LEADER_OR_FOLLOWER = 6
+REPLICA_NOT_AVAILABLE = 9
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 DUPLICATE_SEQUENCE_NUMBER = 46
 INVALID_PRODUCER_EPOCH = 47
@@ -82,6 +84,25 @@ class BrokerError(ClientError):
 
 class OffsetOutOfRangeError(BrokerError):
     """The requested offset is not in the log: retention has removed it, or the topic was recreated."""
+
+
+class LogTruncationError(ClientError):
+    """Records up to a position are no longer in the log: an unclean election, or a broker that lost its disk.
+
+    Attributes:
+        divergent_offset: The first offset whose record is lost; None if the leader does not know.
+    """
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, leader_epoch: int, divergent_offset: int | None
+    ) -> None:
+        self.divergent_offset = divergent_offset
+        lost = f"its records before offset {offset}"
+        if divergent_offset is not None:
+            lost = f"its records from offset {divergent_offset} to {offset - 1}"
+        super().__init__(
+            f"{topic}-{partition} was truncated: {lost}, which were there in leader epoch {leader_epoch}, are lost"
+        )
 
 
 class AbortableTransactionError(BrokerError):

@@ -23,24 +23,29 @@ _PARTITION = struct.Struct(">ihqq")
 _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 _ABORTED = struct.Struct(">qq")
+_TAG_CURRENT_LEADER = 1
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """Partition, offset and size of one fetch."""
+    """Partition, offset and size of one fetch; `leader_epoch` is the leader's, -1 if it is not to be checked."""
 
     topic: str
     partition: int
     offset: int
     bytes_max: int
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedFetch:
     """One partition of a response; `records` is a view of the response and may end with a truncated batch.
 
-    `aborted`: the aborted transactions among the records, as (producer id, first offset). The broker lists them for
-    read_committed readers only, and sends their records, too.
+    Attributes:
+        aborted: The aborted transactions among the records, as (producer id, first offset). The broker lists them for
+            read_committed readers only, and sends their records, too.
+        preferred_read_replica: The broker to read from instead of this one, -1 for none (KIP-392).
+        current_leader: Id and epoch of the leader, which a broker may add to an error (KIP-951); None if not stated.
     """
 
     topic: str
@@ -51,6 +56,8 @@ class CompletedFetch:
     log_start_offset: int
     records: memoryview
     aborted: tuple[tuple[int, int], ...] = ()
+    preferred_read_replica: int = -1
+    current_leader: tuple[int, int] | None = None
 
 
 def fetch_request(
@@ -61,6 +68,7 @@ def fetch_request(
     bytes_min: int,
     bytes_max: int,
     isolation_level: int = READ_UNCOMMITTED,
+    rack: str = "",
 ) -> Request[list[CompletedFetch]]:
     """Encodes a Fetch without a session (KIP-227: epoch -1)."""
     flexible = version >= FLEXIBLE_FROM
@@ -78,7 +86,7 @@ def fetch_request(
         for wanted in wanted_partitions:
             out.append(_I32.pack(wanted.partition))
             if version >= 9:
-                out.append(_I32.pack(-1))  # current leader epoch: not checked
+                out.append(_I32.pack(wanted.leader_epoch))
             out.append(_I64.pack(wanted.offset))
             if version >= 12:
                 out.append(_I32.pack(-1))  # last fetched epoch: followers only
@@ -90,7 +98,7 @@ def fetch_request(
     if version >= 7:
         out.append(array_length(0, flexible=flexible))  # forgotten topics
     if version >= 11:
-        out.append(string("", flexible=flexible))  # rack
+        out.append(string(rack, flexible=flexible))
     out.append(tags)
     return Request(
         ApiKey.FETCH, version, flexible, b"".join(out), lambda body: _decode(body, version, flexible), flexible
@@ -114,10 +122,9 @@ def _decode(body: memoryview, version: int, flexible: bool) -> list[CompletedFet
                 producer_id, first_offset = cursor.unpack(_ABORTED)
                 aborted.append((producer_id, first_offset))
                 cursor.tags()
-            if version >= 11:
-                cursor.unpack(_I32)  # preferred read replica
+            preferred = cursor.unpack(_I32)[0] if version >= 11 else -1
             records = cursor.bytes_view()
-            cursor.tags()
+            leader = cursor.current_leader(_TAG_CURRENT_LEADER)
             fetched.append(
                 CompletedFetch(
                     topic,
@@ -128,6 +135,8 @@ def _decode(body: memoryview, version: int, flexible: bool) -> list[CompletedFet
                     log_start,
                     records,
                     tuple(aborted),
+                    preferred,
+                    leader,
                 )
             )
         cursor.tags()

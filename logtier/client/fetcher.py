@@ -7,17 +7,23 @@ import struct
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from headwater.logtier.client.blocking import BlockingConnection
 from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.errors import (
+    REPLICA_NOT_AVAILABLE,
     BrokerConnectionError,
     BrokerError,
     InvalidResponseError,
+    LogTruncationError,
     RequestTimeoutError,
     broker_error,
+    error_name,
 )
 from headwater.logtier.client.fetch_codec import CompletedFetch, FetchPosition, fetch_request
+from headwater.logtier.client.leaders.epoch_ends import UNKNOWN_DIVERGENCE, divergence, epoch_ends
+from headwater.logtier.client.leaders.metadata import NO_EPOCH, NO_NODE
 from headwater.logtier.client.messages import ApiKey
 from headwater.logtier.records.batch import HEADER_BYTES, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC
 
@@ -29,6 +35,8 @@ FETCH_BYTES_MIN = 64 << 10
 
 _BATCH = struct.Struct(">qi")
 _DELTA = struct.Struct(">i")
+# The leader epoch, the first field of a batch behind its length.
+_EPOCH: Final = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,12 @@ def offset_after(records: memoryview, offset: int) -> int:
     Uses each batch's last-offset delta instead of its record count: compaction leaves gaps. Ignores a truncated batch
     at the end. Raises ProtocolViolationError for impossible lengths.
     """
-    position, size = 0, len(records)
+    return read_ahead_to(records, offset)[0]
+
+
+def read_ahead_to(records: memoryview, offset: int) -> tuple[int, int]:
+    """Returns the same, and the leader epoch of that last batch; NO_EPOCH if there is none."""
+    position, size, last = 0, len(records), NO_EPOCH
     while size - position >= HEADER_BYTES:
         base_offset, length = _BATCH.unpack_from(records, position)
         if length < HEADER_BYTES - LOG_OVERHEAD:
@@ -76,8 +89,22 @@ def offset_after(records: memoryview, offset: int) -> int:
         if delta < 0:
             raise InvalidResponseError(f"a negative last-offset delta in the batch at offset {base_offset}")
         offset = max(offset, base_offset + delta + 1)
+        last = position
         position += LOG_OVERHEAD + length
-    return offset
+    return offset, NO_EPOCH if last < 0 else _EPOCH.unpack_from(records, last + LOG_OVERHEAD)[0]
+
+
+def first_of_later_epoch(records: memoryview, leader_epoch: int, end_offset: int) -> int | None:
+    """Returns the base offset of the first batch below `end_offset` that has a later leader epoch, None if none has."""
+    position, size = 0, len(records)
+    while size - position >= HEADER_BYTES:
+        base_offset, length = _BATCH.unpack_from(records, position)
+        if base_offset >= end_offset or length > size - position - LOG_OVERHEAD:
+            return None
+        if _EPOCH.unpack_from(records, position + LOG_OVERHEAD)[0] > leader_epoch:
+            return int(base_offset)
+        position += LOG_OVERHEAD + length
+    return None
 
 
 def fetch_bytes(offsets: int, fetched_bytes: int, fetched_offsets: int, bytes_max: int) -> int:
@@ -95,14 +122,27 @@ def fetch_bytes(offsets: int, fetched_bytes: int, fetched_offsets: int, bytes_ma
 
 
 def read_partition(
-    cluster: ClusterClient, topic: str, partition: int, start_offset: int, end_offset: int, config: FetchConfig
-) -> Generator[FetchedRecords, None, None]:
-    """Yields fetched records that cover the offsets from `start_offset` (inclusive) to `end_offset` (exclusive).
+    cluster: ClusterClient,
+    topic: str,
+    partition: int,
+    start_offset: int,
+    end_offset: int,
+    config: FetchConfig,
+    planned_epoch: int = NO_EPOCH,
+) -> Generator[FetchedRecords]:
+    """Yields the batches from `start_offset` (inclusive) to `end_offset` (exclusive).
 
     The first and last batch may hold records outside of the range. The next fetch is sent before each yield. Retries
-    after lost connections and leader changes; raises OffsetOutOfRangeError if the range is not in the log.
+    after lost connections and leader changes, and goes on only if the new leader has what was read and planned.
+
+    Args:
+        planned_epoch: The leader epoch in which the log reached `end_offset`; NO_EPOCH if it is unknown.
+
+    Raises:
+        OffsetOutOfRangeError: The range is not in the log.
+        LogTruncationError: Records of the range were lost with a former leader; others may have their offsets.
     """
-    reader = _PartitionReader(cluster, topic, partition, config)
+    reader = _PartitionReader(cluster, topic, partition, config, planned_epoch)
     try:
         yield from reader.read(start_offset, end_offset)
     finally:
@@ -110,18 +150,30 @@ def read_partition(
 
 
 class _PartitionReader:
-    """Reads one partition over a connection of its own, with at most one fetch in flight."""
+    """Reads one partition over a connection of its own, with at most one fetch in flight.
 
-    def __init__(self, cluster: ClusterClient, topic: str, partition: int, config: FetchConfig) -> None:
+    Invariant: a fetch is sent in a leader epoch in which the position and the planned end are validated. In the planned
+    epoch they are valid without a request, since the leader checks the epoch of each fetch.
+    """
+
+    def __init__(
+        self, cluster: ClusterClient, topic: str, partition: int, config: FetchConfig, planned_epoch: int
+    ) -> None:
         self._cluster = cluster
         self._topic = topic
         self._partition = partition
         self._config = config
+        self._planned_epoch = planned_epoch
+        self._valid_epoch = planned_epoch
+        self._read_epoch = NO_EPOCH
         self._connection: BlockingConnection | None = None
-        self._node_id = -1
+        self._node_id = NO_NODE
+        self._is_at_replica = False
         self._end_offset = 0
         self._fetched_bytes = 0
         self._fetched_offsets = 0
+        if planned_epoch != NO_EPOCH:
+            cluster.learn_leader(topic, partition, NO_NODE, planned_epoch)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -133,8 +185,10 @@ class _PartitionReader:
         progress_s = time.monotonic()
         while offset < end_offset:
             fetched = self._fetch(offset)
-            following = offset_after(fetched.records, offset)
+            following, epoch = read_ahead_to(fetched.records, offset)
             if following > offset:
+                self._check_planned(fetched.records)
+                self._read_epoch = epoch
                 progress_s = time.monotonic()
                 self._fetched_bytes += len(fetched.records)
                 self._fetched_offsets += following - offset
@@ -149,42 +203,104 @@ class _PartitionReader:
             if len(fetched.records):
                 yield FetchedRecords(fetched.records, offset, fetched.aborted)
 
+    # -- positions ---------------------------------------------------------------------------------------------------
+
+    def _check_planned(self, records: memoryview) -> None:
+        """Raises LogTruncationError for a batch in the planned range that was appended after planning."""
+        if self._planned_epoch in (NO_EPOCH, self._valid_epoch):
+            return
+        replaced = first_of_later_epoch(records, self._planned_epoch, self._end_offset)
+        if replaced is not None:
+            raise LogTruncationError(self._topic, self._partition, self._end_offset, self._planned_epoch, replaced)
+
+    def _validate(self, offset: int, leader_epoch: int) -> None:
+        """Raises LogTruncationError if the leader of another epoch lacks what was read or planned (KIP-320)."""
+        if leader_epoch == self._valid_epoch:
+            return
+        if self._planned_epoch != NO_EPOCH:
+            self._compare(self._end_offset, self._planned_epoch, is_epoch_of_record=False)
+        if self._read_epoch != NO_EPOCH:
+            self._compare(offset, self._read_epoch, is_epoch_of_record=True)
+        self._valid_epoch = leader_epoch
+
+    def _compare(self, offset: int, leader_epoch: int, *, is_epoch_of_record: bool) -> None:
+        key = (self._topic, self._partition)
+        end = epoch_ends(self._cluster, {key: leader_epoch}).get(key)
+        if end is None:
+            return
+        lost = divergence(end, offset, leader_epoch, is_epoch_of_record=is_epoch_of_record)
+        if lost is not None:
+            known = None if lost == UNKNOWN_DIVERGENCE else lost
+            raise LogTruncationError(self._topic, self._partition, offset, leader_epoch, known)
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
     def _fetch(self, offset: int) -> CompletedFetch:
         return self._cluster.retry(
             f"fetching {self._topic}-{self._partition}", lambda: self._receive(offset), topics=(self._topic,)
         )
 
     def _send_ahead(self, offset: int) -> None:
-        """Sends the next fetch early; `_receive` replaces a connection that breaks here."""
-        with contextlib.suppress(BrokerConnectionError, RequestTimeoutError):
+        """Sends the next fetch early; after a failure, `_receive` sends it."""
+        with contextlib.suppress(BrokerConnectionError, RequestTimeoutError, BrokerError, LogTruncationError):
             self._send(offset)
 
-    def _send(self, offset: int) -> None:
+    def _choose_node(self) -> int:
+        """Returns the broker to ask: the leader, or the replica that it has named."""
+        key = (self._topic, self._partition)
+        leader = self._cluster.leader(*key)
+        replica = self._cluster.preferred_replicas.replica(key, time.monotonic())
+        if replica is not None and not self._cluster.has_broker(replica):
+            self._cluster.preferred_replicas.drop(key)
+            replica = None
+        self._is_at_replica = replica is not None and replica != leader
+        return leader if replica is None else replica
+
+    def _connect(self, node_id: int) -> BlockingConnection:
         connection = self._connection
-        if connection is None or connection.closed:
-            self._node_id, connection = self._cluster.take_leader_connection(self._topic, self._partition)
-            self._connection = connection
+        if connection is not None and not connection.closed and self._node_id == node_id:
+            return connection
+        if connection is not None:
+            self._cluster.give_back(self._node_id, connection)
+            self._connection = None
+        self._node_id = node_id
+        self._connection = self._cluster.take_connection(node_id)
+        return self._connection
+
+    def _send(self, offset: int) -> None:
+        node_id = self._choose_node()
+        epoch = self._cluster.leader_epoch(self._topic, self._partition)
+        self._validate(offset, epoch)
+        connection = self._connect(node_id)
         bytes_max = fetch_bytes(
             self._end_offset - offset, self._fetched_bytes, self._fetched_offsets, self._config.bytes_max
         )
+        rack = self._cluster.config.rack
+        if rack and not self._cluster.preferred_replicas.states_rack((self._topic, self._partition)):
+            rack = ""
         request = fetch_request(
             connection.version(ApiKey.FETCH),
-            [FetchPosition(self._topic, self._partition, offset, bytes_max)],
+            [FetchPosition(self._topic, self._partition, offset, bytes_max, epoch)],
             wait_ms=self._config.wait_ms,
             bytes_min=self._config.bytes_min,
             bytes_max=bytes_max,
             isolation_level=self._cluster.config.isolation_level,
+            rack=rack,
         )
         connection.send(request)
 
     def _receive(self, offset: int) -> CompletedFetch:
         """Returns the response in flight; sends the fetch again after a lost connection or a leader change."""
-        connection = self._connection
-        if connection is None or connection.closed or not connection.in_flight:
-            self._send(offset)
+        try:
             connection = self._connection
-        assert connection is not None
-        response = connection.receive().value
+            if connection is None or connection.closed or not connection.in_flight:
+                self._send(offset)
+                connection = self._connection
+            assert connection is not None
+            response = connection.receive().value
+        except (BrokerConnectionError, RequestTimeoutError):
+            self._leave_replica()
+            raise
         assert isinstance(response, list)
         for fetched in response:
             if fetched.topic == self._topic and fetched.partition == self._partition:
@@ -194,11 +310,26 @@ class _PartitionReader:
             raise BrokerConnectionError(
                 f"{connection.address} answered a fetch without {self._topic}-{self._partition}"
             )
+        assert isinstance(fetched, CompletedFetch)
         if fetched.error_code:
             connection.close()
-            error: BrokerError = broker_error(
-                fetched.error_code, f"fetching {self._topic}-{self._partition} at offset {offset}"
-            )
-            raise error
-        assert isinstance(fetched, CompletedFetch)
+            raise self._failure(fetched, offset)
+        if fetched.preferred_read_replica >= 0:
+            key = (self._topic, self._partition)
+            self._cluster.preferred_replicas.prefer(key, fetched.preferred_read_replica, time.monotonic())
         return fetched
+
+    def _failure(self, fetched: CompletedFetch, offset: int) -> BrokerError:
+        """Returns the error of a response. After one of a replica the leader decides, which retries are to ask."""
+        if fetched.current_leader is not None:
+            self._cluster.learn_leader(self._topic, self._partition, *fetched.current_leader)
+        what = f"fetching {self._topic}-{self._partition} at offset {offset}"
+        if self._is_at_replica:
+            self._leave_replica()
+            name = error_name(fetched.error_code)
+            return broker_error(REPLICA_NOT_AVAILABLE, f"{what} from replica {self._node_id}, which answered {name}")
+        return broker_error(fetched.error_code, what)
+
+    def _leave_replica(self) -> None:
+        if self._is_at_replica:
+            self._cluster.preferred_replicas.drop((self._topic, self._partition))

@@ -122,6 +122,8 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     # After version 0 of the handshake, tokens would follow without request headers.
     ApiKey.SASL_HANDSHAKE: (1, 1),
     ApiKey.WRITE_TXN_MARKERS: (1, 1),
+    # From version 2 on with the leader's epoch, and open to consumers.
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     # From version 4 on the broker has defaults for partitions and replicas.
     ApiKey.CREATE_TOPICS: (4, 7),
     # Later versions are for brokers.

@@ -18,6 +18,7 @@ ACKS_ALL = -1
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _PARTITION = struct.Struct(">ihqq")
+_TAG_CURRENT_LEADER = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class ProducedPartition:
     error_code: int
     error_message: str | None
     base_offset: int
+    # Id and epoch of the leader, which a broker may add to an error (KIP-951).
+    current_leader: tuple[int, int] | None = None
 
 
 def produce_request(
@@ -78,8 +81,8 @@ def _decode(body: memoryview, version: int, flexible: bool) -> list[ProducedPart
                     message = message or record_message
                     cursor.tags()
                 message = cursor.string() or message
-            cursor.tags()
-            produced.append(ProducedPartition(topic, partition, code, message, base_offset))
+            leader = cursor.current_leader(_TAG_CURRENT_LEADER)
+            produced.append(ProducedPartition(topic, partition, code, message, base_offset, leader))
         cursor.tags()
     cursor.unpack(_I32)  # throttle time
     cursor.tags()

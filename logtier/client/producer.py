@@ -220,6 +220,8 @@ class IdempotentProducer:
         follows_a_failure = code == OUT_OF_ORDER_SEQUENCE_NUMBER and sequencer.draining
         if not error.retriable and not follows_a_failure:
             raise error
+        if answer.current_leader is not None:
+            self._cluster.learn_leader(batch.topic, batch.partition, *answer.current_leader)
         self._cluster.forget_leader(batch.topic)
         self._retry(batch, f"{what}: {error_name(code)}")
         return error

@@ -15,7 +15,7 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 # Properties that a file shared by several programs may hold, and that the raw client receives otherwise.
-_OTHERS: Final = frozenset({"bootstrap.servers", "client.id", "broker.address.family"})
+_OTHERS: Final = frozenset({"bootstrap.servers", "client.id", "client.rack", "broker.address.family"})
 _SASL: Final = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"})
 _TEXTS: Final = {
     "ssl.ca.location": "ca_location",

@@ -16,6 +16,7 @@ from headwater.logtier.client.blocking import BlockingConnection
 from headwater.logtier.client.cluster import ClusterClient, TopicPartition
 from headwater.logtier.client.coordinators import GROUP, TRANSACTION, find_coordinator
 from headwater.logtier.client.errors import (
+    DUPLICATE_SEQUENCE_NUMBER,
     UNKNOWN_TOPIC_OR_PARTITION,
     AbortableTransactionError,
     BrokerConnectionError,
@@ -189,7 +190,10 @@ class TransactionalProducer:
                 transactional_id=self._config.transactional_id,
             )
             [answer] = connection.call(request)
-            if answer.error_code:
+            # A duplicate: an earlier attempt was written, its response was lost.
+            if answer.error_code and answer.error_code != DUPLICATE_SEQUENCE_NUMBER:
+                if answer.current_leader is not None:
+                    self._cluster.learn_leader(topic, partition, *answer.current_leader)
                 self._cluster.forget_leader(topic)
                 self._react(int(answer.error_code), f"producing to {topic}-{partition}", answer.error_message)
 

@@ -49,7 +49,8 @@ class DataWaiter:
         by_leader: dict[int, list[FetchPosition]] = {}
         for (topic, partition), offset in end_offsets.items():
             leader = self._cluster.leader(topic, partition)
-            by_leader.setdefault(leader, []).append(FetchPosition(topic, partition, offset, BYTES_MAX))
+            epoch = self._cluster.leader_epoch(topic, partition)
+            by_leader.setdefault(leader, []).append(FetchPosition(topic, partition, offset, BYTES_MAX, epoch))
         waiting: list[BlockingConnection] = []
         for node_id, partitions in by_leader.items():
             connection = self._connections.get(node_id)

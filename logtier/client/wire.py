@@ -10,6 +10,8 @@ __all__ = ["Cursor", "array_length", "string"]
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
+_LEADER = struct.Struct(">ii")
+_NO_TAGS = b"\0"
 
 
 def string(value: str | None, *, flexible: bool) -> bytes:
@@ -101,6 +103,19 @@ class Cursor:
         """Skips the tagged fields, which only flexible versions have."""
         if self._flexible:
             self.position = skip_tagged_fields(self.data, self.position)
+
+    def current_leader(self, tag: int) -> tuple[int, int] | None:
+        """Reads the tagged fields, which only flexible versions have; returns the leader's id and epoch (KIP-951)."""
+        if not self._flexible:
+            return None
+        if self.data[self.position : self.position + 1] == _NO_TAGS:  # nearly always
+            self.position += 1
+            return None
+        field = self.tagged().get(tag)
+        if field is None:
+            return None
+        node_id, leader_epoch = _LEADER.unpack_from(field)
+        return (node_id, leader_epoch) if node_id >= 0 else None
 
     def tagged(self) -> dict[int, memoryview]:
         """Reads the tagged fields of a flexible version: undecoded values by tag."""

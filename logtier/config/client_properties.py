@@ -18,7 +18,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 """A client properties file is a page of text."""
 
 _PREFIXES: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.")
-_OTHERS: Final = ("bootstrap.servers", "client.id", "broker.address.family")
+_OTHERS: Final = ("bootstrap.servers", "client.id", "client.rack", "broker.address.family")
 _IGNORED: Final = ("sasl.login.callback.handler.class", "sasl.client.callback.handler.class", "ssl.protocol")
 _JAVAS: Final = (
     "security.providers",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
+from headwater.logtier.client.leaders.metadata import NO_EPOCH
 from headwater.pipelines.datasource.errors import OptionError, client_errors
 from headwater.pipelines.datasource.filters import Narrowing, is_exact
 from headwater.pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition
@@ -42,18 +43,26 @@ class BatchReader(DataSourceReader):
             partitions = planner.partitions()
             if not partitions:
                 return []
-            start, end = self._bounds(planner, partitions)
+            start, end, epochs = self._bounds(planner, partitions)
             admitted = [key for key in partitions if self._narrowing.admits(*key)]
             if self._narrowing.timestamp_low_ms is not None and admitted:
                 late_enough = planner.at_or_after(admitted, self._narrowing.timestamp_low_ms)
                 start = {key: max(start[key], late_enough[key]) for key in admitted}
-            ranges = [OffsetRange(*key, start[key], end[key], planner.topic_id(key[0])) for key in admitted]
+            ranges = [
+                OffsetRange(
+                    *key, start[key], end[key], planner.topic_id(key[0]), leader_epoch=epochs.get(key, NO_EPOCH)
+                )
+                for key in admitted
+            ]
             if self._narrowing.timestamp_high_ms is not None:
                 ranges = planner.limited_in_time(ranges, self._narrowing.timestamp_high_ms)
             return [part for part in map(self._narrowing.narrow, ranges) if not part.is_empty]
 
-    def _bounds(self, planner: Planner, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
-        """Start and end offset of each partition, limited to the log; a limited range is reported as data loss."""
+    def _bounds(self, planner: Planner, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets, Offsets]:
+        """Start and end offset of each partition, limited to the log, and the leader epoch in which it had that end.
+
+        A limited range is reported as data loss.
+        """
         starting = self._options.starting or OffsetSpec(everywhere=EARLIEST)
         ending = self._options.ending or OffsetSpec(everywhere=LATEST)
         start = planner.resolve(starting, partitions, starting=True)
@@ -68,9 +77,10 @@ class BatchReader(DataSourceReader):
                     )
         if ending.offsets:
             end = planner.clamp_to_end(end, "endingOffsets")
+        epochs = planner.leader_epochs()
         if starting.offsets:
             start = planner.clamp_to_end(start, "startingOffsets")
-        return planner.clamp_to_log(start), end
+        return planner.clamp_to_log(start), end, epochs
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges as tasks."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headwater.logtier.client.errors import ClientError, OffsetOutOfRangeError
+from headwater.logtier.client.errors import ClientError, LogTruncationError, OffsetOutOfRangeError
 from headwater.logtier.records.compression import CorruptRecordsError
 
 __all__ = ["DataLossError", "OptionError", "SourceError", "client_errors", "report_loss", "user_message"]
@@ -60,5 +60,7 @@ def client_errors() -> Iterator[None]:
             f"{error}; the records were deleted by retention, or the topic was made anew: "
             "set failOnDataLoss=false to go on without them"
         ) from error
+    except LogTruncationError as error:
+        raise DataLossError(f"{error}; set failOnDataLoss=false to go on without them") from error
     except (ClientError, CorruptRecordsError) as error:
         raise SourceError(str(error)) from error

@@ -42,6 +42,7 @@ _CLIENT_PROPERTIES: Final = (
 )
 CONSUMER_PROPERTIES: Final = (
     *_CLIENT_PROPERTIES,
+    "client.rack",
     "fetch.max.bytes",
     "fetch.max.wait.ms",
     "fetch.min.bytes",
@@ -89,7 +90,6 @@ CONSUMER_WITHOUT_EFFECT: Final = {
     "allow.auto.create.topics": "reading never creates a topic",
     "auto.commit.interval.ms": _GROUP,
     "check.crcs": "checksums are always checked",
-    "client.rack": "records are read from the leaders",
     "exclude.internal.topics": "a pattern never means internal topics",
     "group.id": _GROUP,
     "group.instance.id": _GROUP,
@@ -166,6 +166,7 @@ def client_config(values: OptionValues, *, read_committed: bool = False) -> Clie
     client_id = values.text("kafka.client.id") or "headwater-spark"
     if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
         raise OptionError(f"option kafka.client.id is longer than the protocol's {CLIENT_ID_BYTES_MAX} bytes")
+    properties = _properties_of_file(values)
     return ClientConfig(
         bootstrap_servers=servers,
         client_id=client_id,
@@ -173,20 +174,17 @@ def client_config(values: OptionValues, *, read_committed: bool = False) -> Clie
         request_timeout_ms=values.integer("kafka.request.timeout.ms", default.request_timeout_ms),
         api_timeout_ms=values.integer("kafka.default.api.timeout.ms", default.api_timeout_ms),
         receive_buffer_bytes=values.integer("kafka.receive.buffer.bytes", default.receive_buffer_bytes, low=-1),
-        security=_security(values),
+        security=_security(values) if properties is None else _security_of_file(values, properties),
         read_committed=read_committed,
+        rack=values.text("kafka.client.rack") or (properties or {}).get("client.rack", ""),
     )
 
 
 def _security(values: OptionValues) -> ClientSecurity:
-    """Security from Java's property names and files; like Java's client, ignores properties that the protocol does not
-    use.
+    """Security from Java's property names and files.
 
-    A properties file replaces the options.
+    Like Java's client, ignores properties that the protocol does not use.
     """
-    path = values.text(COMMAND_CONFIG_OPTION)
-    if path is not None:
-        return _security_of_file(path, [name for name in values.names() if is_security(name)])
     given = {name.removeprefix(PREFIX): values.text(name) or "" for name in values.names() if is_security(name)}
     protocol = given.get("security.protocol", "PLAINTEXT").upper()
     if not protocol.endswith("SSL"):
@@ -201,13 +199,23 @@ def _security(values: OptionValues) -> ClientSecurity:
         raise OptionError(f"option {PREFIX}{error}") from None
 
 
-def _security_of_file(path: str, options: list[str]) -> ClientSecurity:
-    """Security from a properties file, without its addresses; errors name properties, never values."""
+def _properties_of_file(values: OptionValues) -> dict[str, str] | None:
+    """The properties file, which replaces the security options; None without one."""
+    path = values.text(COMMAND_CONFIG_OPTION)
+    if path is None:
+        return None
+    options = [name for name in values.names() if is_security(name)]
     if options:
         raise OptionError(f"option {COMMAND_CONFIG_OPTION}: the file says how to connect; leave out {options[0]}")
     try:
-        return ClientSecurity.from_properties(read_client_config(path))
+        return read_client_config(path)
     except ClientConfigError as error:
         raise OptionError(f"option {COMMAND_CONFIG_OPTION}: {error}") from None
+
+
+def _security_of_file(values: OptionValues, properties: dict[str, str]) -> ClientSecurity:
+    """Security from a properties file, without its addresses; errors name properties, never values."""
+    try:
+        return ClientSecurity.from_properties(properties)
     except ConfigError as error:
-        raise OptionError(f"option {COMMAND_CONFIG_OPTION}: {path}: {error}") from None
+        raise OptionError(f"option {COMMAND_CONFIG_OPTION}: {values.text(COMMAND_CONFIG_OPTION)}: {error}") from None

@@ -45,7 +45,8 @@ class Reach:
 class OffsetRange:
     """The records [start, end) of one partition. `topic_id` is the topic's id at planning, if known.
 
-    With `reach`, the range continues behind `end`; see `headwater.pipelines.datasource.time_bounds`.
+    With `reach`, the range continues behind `end`; see `headwater.pipelines.datasource.time_bounds`. `leader_epoch` is
+    the one in which the log reached the end, -1 if unknown: a later leader may have lost records of the range.
     """
 
     topic: str
@@ -54,6 +55,7 @@ class OffsetRange:
     end: int
     topic_id: uuid.UUID | None = field(default=None, repr=False)
     reach: Reach | None = None
+    leader_epoch: int = field(default=-1, repr=False)
 
     @property
     def size(self) -> int:

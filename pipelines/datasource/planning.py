@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from headwater.logtier.client.configs import topic_configs
 from headwater.logtier.client.errors import RequestTimeoutError, UnknownTopicError
+from headwater.logtier.client.leaders.epoch_ends import UNKNOWN_DIVERGENCE, divergence, epoch_ends
 from headwater.pipelines.datasource.errors import OptionError, SourceError, report_loss
 from headwater.pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition
 from headwater.pipelines.datasource.options import ReadOptions
@@ -38,6 +39,7 @@ class Planner:
     def __init__(self, cluster: ClusterClient, options: ReadOptions) -> None:
         self._cluster = cluster
         self._options = options
+        self._epochs: dict[TopicPartition, int] = {}
 
     def _attempt(self, ask: Callable[[], _T], passing: tuple[type[Exception], ...] = PASSING) -> _T:
         """Retry after transient errors."""
@@ -99,10 +101,33 @@ class Planner:
     def present_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """The end offsets. Raises UnknownTopicError and UnknownPartitionError without retries."""
         wanted = dict.fromkeys(partitions, LATEST)
-        return self._attempt(lambda: self._cluster.list_offsets(wanted), (RequestTimeoutError,))
+        return self._attempt(lambda: self._listed(wanted), (RequestTimeoutError,))
 
     def _list(self, wanted: Offsets) -> Offsets:
-        return self._attempt(lambda: self._cluster.list_offsets(wanted)) if wanted else {}
+        return self._attempt(lambda: self._listed(wanted)) if wanted else {}
+
+    def _listed(self, wanted: Offsets) -> Offsets:
+        found = self._cluster.listed_offsets(wanted)
+        self._epochs.update({key: listed.leader_epoch for key, listed in found.items()})
+        return {key: listed.offset for key, listed in found.items()}
+
+    def leader_epochs(self) -> dict[TopicPartition, int]:
+        """The leader epochs in which the partitions' offsets were last listed."""
+        return dict(self._epochs)
+
+    def truncated(self, positions: Offsets, epochs: Mapping[TopicPartition, int]) -> Offsets:
+        """The offsets from which on records are lost that were there before the positions, in these leader epochs.
+
+        Only partitions with such a loss. If the leader does not know the offset, it is the partition's first one.
+        """
+        ends = epoch_ends(self._cluster, {key: epochs[key] for key in positions})
+        found: Offsets = {}
+        for key, end in ends.items():
+            lost = divergence(end, positions[key], epochs[key], is_epoch_of_record=False)
+            if lost is not None:
+                found[key] = lost
+        unknown = [key for key, offset in found.items() if offset == UNKNOWN_DIVERGENCE]
+        return found | self.earliest(unknown)
 
     def at_or_after(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Offsets:
         """The first offset at or after a time in each partition; the end offset if all records are earlier."""

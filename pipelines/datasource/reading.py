@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
-from headwater.logtier.client.errors import OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
+from headwater.logtier.client.errors import (
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
 from headwater.logtier.client.fetcher import read_partition
+from headwater.logtier.client.leaders.metadata import NO_EPOCH
 from headwater.pipelines.columns import HEADERS_SEEN
 from headwater.pipelines.datasource.errors import client_errors, report_loss
 from headwater.pipelines.datasource.json_fields import warm_parser
@@ -75,6 +81,8 @@ class _RangeReader:
         self._end = part.end
         self._late = None if part.reach is None else LateBatch(part.reach)
         self._attempts = 0
+        self._planned_epoch = part.leader_epoch
+        self._log_end: int | None = None
 
     def read(self) -> Iterator[pa.RecordBatch]:
         part = self._part
@@ -85,7 +93,7 @@ class _RangeReader:
             yield from self._read_to(self._end)
             if part.reach is not None:
                 # A fetch returns whole batches: some of those behind the end may have been passed over already.
-                self._position, self._end = part.end, part.reach.end
+                self._position, self._end = part.end, self._limited(part.reach.end)
                 # Usually the next batch ends the read: a fetch of few bytes comes first.
                 yield from self._read_to(self._position + 1)
                 yield from self._read_to(self._end)
@@ -99,6 +107,8 @@ class _RangeReader:
                 yield from self._decode(min(fetch_end, self._end))
             except OffsetOutOfRangeError:
                 self._skip_lost()
+            except LogTruncationError as error:
+                self._skip_truncated(error)
 
     def _lost(self, what: str) -> None:
         report_loss(what, fail=self._options.fail_on_data_loss)
@@ -133,12 +143,32 @@ class _RangeReader:
             self._cluster.forget_leader(part.topic)
             time.sleep(self._options.offset_retry_ms / 1000)
 
+    def _skip_truncated(self, error: LogTruncationError) -> None:
+        """Go on where the new leader's log departs from the planned one, with the records that it has by now."""
+        self._lost(str(error))
+        self._planned_epoch = NO_EPOCH
+        key = (self._part.topic, self._part.partition)
+        if error.divergent_offset is not None:
+            self._position = min(self._position, max(self._part.start, error.divergent_offset))
+        self._log_end = self._cluster.list_offsets({key: LATEST})[key]
+        self._end = self._limited(self._end)
+
+    def _limited(self, end: int) -> int:
+        """An end within a log that was truncated."""
+        return end if self._log_end is None else min(end, self._log_end)
+
     def _decode(self, fetch_end: int) -> Iterator[pa.RecordBatch]:
         fields = self._options.json_fields
         decode_columns = _load_decoder(with_json=fields is not None)
         part = self._part
         fetching = read_partition(
-            self._cluster, part.topic, part.partition, self._position, fetch_end, self._options.fetch
+            self._cluster,
+            part.topic,
+            part.partition,
+            self._position,
+            fetch_end,
+            self._options.fetch,
+            self._planned_epoch,
         )
         with contextlib.closing(fetching):
             for fetched in fetching:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headwater.logtier.client.cluster import LATEST, ClusterClient
 from headwater.logtier.client.errors import UnknownPartitionError, UnknownTopicError
+from headwater.logtier.client.leaders.metadata import NO_EPOCH
 from headwater.logtier.client.waiter import DataWaiter
 from headwater.pipelines.datasource.errors import OptionError, SourceError, client_errors
 from headwater.pipelines.datasource.offsets import (
@@ -65,6 +66,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
         self._is_idle = False
+        # The leader epochs in which the log reached the end offsets, the target, and the start of the next micro-batch.
+        self._latest_epochs: dict[TopicPartition, int] = {}
+        self._target_epochs: dict[TopicPartition, int] = {}
+        self._start_epochs: dict[TopicPartition, int] = {}
 
     def _planner(self) -> Planner:
         if self._cluster is None:
@@ -91,8 +96,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._discover()
         for _ in range(self._options.offset_attempts + 1):
             before = self._partitions
+            planner = self._planner()
             try:
-                self._latest = self._planner().present_ends(before) if before else {}
+                self._latest = planner.present_ends(before) if before else {}
+                self._latest_epochs = planner.leader_epochs()
             except (UnknownTopicError, UnknownPartitionError):
                 self._discover()
                 continue
@@ -107,9 +114,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _reachable(self, known: Offsets) -> Offsets:
         """The target of the next micro-batches; deleted or truncated partitions are a data loss."""
         found = self._ends(known)
-        anew = self._take_made_anew(known)
-        if anew:
-            return anew
+        changed = self._take_made_anew(known) or self._take_truncated(known)
+        if changed:
+            return changed
         end = dict(found if self._target is None else self._target)
         for topic, partition in sorted(known.keys() - end.keys()):
             offset = known[topic, partition]
@@ -152,9 +159,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in sorted(anew):
             planner.lost(f"topic {topic!r} was deleted and made anew: what was not read of it before is lost")
         first = planner.earliest(key for key in self._partitions if key[0] in anew)
+        for epochs in (self._start_epochs, self._target_epochs):
+            for key in first:
+                epochs.pop(key, None)
         if self._target is not None:  # the new records arrived after the run had fixed its end
             self._target = {key: end for key, end in self._target.items() if key[0] not in anew} | first
         return {key: offset for key, offset in known.items() if key[0] not in anew} | first
+
+    def _take_truncated(self, known: Offsets) -> Offsets | None:
+        """Report records before the start of the next micro-batch that a new leader's log lacks (KIP-320).
+
+        Returns the offsets at which the query continues, as a separate empty micro-batch: the offsets of the lost
+        records belong to others, or soon will.
+        """
+        planner = self._planner()
+        now = {key: epoch for key, epoch in self._latest_epochs.items() if key in known and epoch != NO_EPOCH}
+        before = {key: epoch for key, epoch in self._start_epochs.items() if now.get(key, epoch) != epoch}
+        lost = planner.truncated({key: known[key] for key in before}, before) if before else {}
+        for (topic, partition), offset in sorted(lost.items()):
+            planner.lost(
+                f"{topic}-{partition} was truncated: its records from offset {offset} to {known[topic, partition] - 1} "
+                "were read, and are lost with a former leader"
+            )
+        self._start_epochs.update(now)
+        if not lost:
+            return None
+        if self._target is not None and self._latest is not None:
+            self._target |= {key: min(self._target.get(key, 0), self._latest.get(key, 0)) for key in lost}
+            self._target_epochs |= {key: now[key] for key in lost}
+        return known | lost
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
@@ -181,6 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the end of an available-now run."""
         with client_errors():
             self._target = dict(self._ends())
+            self._target_epochs = dict(self._latest_epochs)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the next micro-batch; `start` if there is no data after a short wait.
@@ -221,6 +255,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = self._options.offsets_per_trigger_min
         if least is None or self._target is not None:
             return False
+        if any(end.get(key, offset) < offset for key, offset in known.items()):
+            return False  # an empty micro-batch records where the query continues after a loss
         if time.monotonic() - self._triggered_s >= self._options.trigger_delay_ms_max / 1000:
             return False
         return sum(max(0, offset - known.get(key, 0)) for key, offset in end.items()) < least
@@ -248,8 +284,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         "records were deleted (by retention) before they were read"
                     )
             begins = planner.clamp_to_log({key: begins[key] for key in ends if begins[key] < ends[key]})
+            epochs = self._latest_epochs if self._target is None else self._target_epochs
             ranges = [
-                OffsetRange(*key, offset, ends[key], self._topic_ids.get(key[0]))
+                OffsetRange(
+                    *key, offset, ends[key], self._topic_ids.get(key[0]), leader_epoch=epochs.get(key, NO_EPOCH)
+                )
                 for key, offset in sorted(begins.items())
             ]
             return plan_tasks(ranges, self._options)

@@ -112,7 +112,7 @@ def read(log: Log, part: OffsetRange, batches_a_fetch: int, monkeypatch: pytest.
     fetched_count = 0
 
     def fetch(
-        cluster: Any, topic: str, partition: int, start: int, end: int, config: FetchConfig
+        cluster: Any, topic: str, partition: int, start: int, end: int, config: FetchConfig, planned_epoch: int
     ) -> Generator[FetchedRecords, None, None]:
         nonlocal fetched_count
         wanted = [(RecordBatchHeader.parse(batch).last_offset, batch) for batch in log.batches]

@@ -23,6 +23,7 @@ from headwater.logtier.client.errors import (
     RequestTimeoutError,
 )
 from headwater.logtier.client.messages import ApiKey
+from headwater.logtier.client.produce_codec import ProducedPartition
 from headwater.logtier.client.producer_state import PartitionSequencer, PendingBatch
 from headwater.logtier.client.transactional_producer import TransactionalProducer, TransactionConfig
 from headwater.logtier.records.batch import Record, check_batch
@@ -83,7 +84,7 @@ class Coordinator:
             case ApiKey.END_TXN if request.api_version >= 5 and not code:
                 self.producer = (self.producer[0], self.producer[1] + 1)
             case ApiKey.PRODUCE:
-                return [SimpleNamespace(error_code=code, error_message=None)]
+                return [ProducedPartition(TOPIC, 0, code, None, 0)]
             case ApiKey.TXN_OFFSET_COMMIT:
                 return SimpleNamespace(topics=[SimpleNamespace(partitions=[part])])
             case ApiKey.ADD_PARTITIONS_TO_TXN:
@@ -219,6 +220,15 @@ def test_a_commit_whose_answer_was_lost_is_asked_for_again(world: Any) -> None:
     assert coordinator.names()[3:] == [
         "END_TXN.5", "FIND_COORDINATOR.6", "END_TXN.5", "FIND_COORDINATOR.6", "END_TXN.5", "END_TXN.5",
     ]  # fmt: skip
+
+
+def test_a_batch_that_a_dead_leader_had_replicated_is_not_refused_when_it_is_sent_again(world: Any) -> None:
+    producer, coordinator = world(2)
+    producer.begin([(TOPIC, 0)])
+    coordinator.script[ApiKey.PRODUCE] = deque([BrokerConnectionError("gone"), 6, 46])
+    producer.send(TOPIC, 0, [Record(b"k", b"v", 1)])
+    assert producer.first_sequences == {(TOPIC, 0): 1}
+    producer.commit()
 
 
 def test_before_transaction_version_2_a_late_end_of_a_transaction_cannot_end_the_next(world: Any) -> None:
