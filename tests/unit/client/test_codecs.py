@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import struct
 from datetime import timedelta
 from typing import Any
 
@@ -92,6 +93,27 @@ def test_a_fetch_response_written_by_kio_is_read_without_a_copy_of_the_records(v
     assert fetched.log_start_offset == (7 if version >= 5 else -1)
     assert bytes(fetched.records) == b"records"
     assert fetched.records.obj is body.obj
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_fetch_states_leader_epoch_and_rack_where_the_version_has_them(version: int) -> None:
+    position = FetchPosition("a", 0, 5, 100, leader_epoch=9)
+    request = fetch_request(version, [position], wait_ms=50, bytes_min=1, bytes_max=1000, rack="b")
+    entity = read_request(ApiKey.FETCH, version, request.body)
+    assert getattr(entity.topics[0].partitions[0], "current_leader_epoch", None) == (9 if version >= 9 else None)
+    assert getattr(entity, "rack_id", None) == ("b" if version >= 11 else None)
+
+
+def test_the_replica_to_read_from_and_the_current_leader_are_read() -> None:
+    body = bytearray(fetch_response(12, b""))
+    request = fetch_request(12, [], wait_ms=0, bytes_min=0, bytes_max=0)
+    # The end: replica, no records, and the numbers of tagged fields of partition, topic and response.
+    end = struct.pack(">iB", -1, 1) + bytes(3)
+    assert body.endswith(end)
+    leader = struct.pack(">BBiiB", 1, 9, 3, 6, 0)
+    body[-len(end) :] = struct.pack(">iBB", 2, 1, 1) + leader + bytes(2)
+    (fetched,) = request.decode(memoryview(body))
+    assert (fetched.preferred_read_replica, fetched.current_leader) == (2, (3, 6))
 
 
 @pytest.mark.parametrize("version", [4, 11, 12])

@@ -46,6 +46,13 @@ def test_readers_and_writers_connect_as_the_file_says(config: Callable[[str], Pa
         assert pickle.loads(pickle.dumps(client)) == client
 
 
+def test_the_file_may_state_the_rack_and_an_option_has_precedence(config: Callable[[str], Path]) -> None:
+    options = secured(config("client.rack=a\n")) | {"subscribe": "t"}
+    assert ReadOptions.parse(options).client.rack == "a"
+    assert ReadOptions.parse(options | {"kafka.client.rack": "b"}).client.rack == "b"
+    assert ReadOptions.parse({"kafka.bootstrap.servers": "b:1", "subscribe": "t"}).client.rack == ""
+
+
 def test_without_a_file_brokers_are_their_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert brokers("localhost:9092") == "localhost:9092"
     monkeypatch.chdir(tmp_path)
