@@ -18,11 +18,13 @@ from headwater.logtier.client.errors import (
     RequestTimeoutError,
     UnknownPartitionError,
     UnknownTopicError,
+    UnsupportedVersionError,
     broker_error,
     error_name,
 )
 from headwater.logtier.client.fetch_codec import READ_COMMITTED, READ_UNCOMMITTED
 from headwater.logtier.client.leaders.closest_replica import PreferredReplicas
+from headwater.logtier.client.leaders.divergence import EpochEnd
 from headwater.logtier.client.leaders.metadata import NO_EPOCH, ClientMetadata, KnownLeader, KnownTopic
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.client.security import PLAINTEXT, ClientSecurity
@@ -334,7 +336,7 @@ class ClusterClient:
 
     def listed_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         """Returns the same with the leader epochs, NO_EPOCH where brokers do not check them."""
-        return self.ask_leaders("listing offsets", wanted, self._list_offsets_at)
+        return self._ask_leaders("listing offsets", wanted, self._list_offsets_at)
 
     def _list_offsets_at(
         self, node_id: int, asked: Mapping[TopicPartition, _Asked], found: dict[TopicPartition, ListedOffset]
@@ -362,13 +364,46 @@ class ClusterClient:
             for part in topic.partitions:
                 key = (str(topic.name), int(part.partition_index))
                 if part.error_code:
-                    failure = self.failed(key, int(part.error_code), "the offsets of")
+                    failure = self._failed(key, int(part.error_code), "the offsets of")
                 else:
                     epoch = asked[key].leader_epoch if version >= LIST_OFFSETS_WITH_EPOCH else NO_EPOCH
                     found[key] = ListedOffset(int(part.offset), epoch)
         return failure
 
-    def ask_leaders(
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Returns the end of a leader epoch in the log of each partition's present leader.
+
+        Empty if a broker has no such API for clients: positions cannot be validated then.
+        """
+        try:
+            return self._ask_leaders("the ends of leader epochs", epochs, self._epoch_ends_at)
+        except UnsupportedVersionError:
+            return {}
+
+    def _epoch_ends_at(
+        self, node_id: int, asked: Mapping[TopicPartition, _Asked], found: dict[TopicPartition, EpochEnd]
+    ) -> BrokerError | None:
+        by_topic: dict[str, list[dict[str, int]]] = {}
+        for (topic, partition), (leader_epoch, current) in asked.items():
+            by_topic.setdefault(topic, []).append(
+                {"partition": partition, "current_leader_epoch": current, "leader_epoch": leader_epoch}
+            )
+        topics = tuple({"topic": name, "partitions": tuple(parts)} for name, parts in by_topic.items())
+        connection = self.connection(node_id)
+        version = connection.version(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        values = {"replica_id": -1, "topics": topics}
+        response: Any = connection.call(kio_request(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, values))
+        failure: BrokerError | None = None
+        for topic in response.topics:
+            for part in topic.partitions:
+                key = (str(topic.topic), int(part.partition))
+                if part.error_code:
+                    failure = self._failed(key, int(part.error_code), "the end of a leader epoch of")
+                else:
+                    found[key] = EpochEnd(int(part.leader_epoch), int(part.end_offset))
+        return failure
+
+    def _ask_leaders(
         self,
         what: str,
         wanted: Mapping[TopicPartition, int],
@@ -396,7 +431,7 @@ class ClusterClient:
         self.retry(what, ask)
         return found
 
-    def failed(self, key: TopicPartition, code: int, what: str) -> BrokerError:
+    def _failed(self, key: TopicPartition, code: int, what: str) -> BrokerError:
         """Returns the error of a partition if it is retriable, else raises it; its leader is looked up again."""
         self.forget_leader(key[0])
         failure = broker_error(code, f"{what} {key[0]}-{key[1]}")

@@ -22,7 +22,7 @@ from headwater.logtier.client.errors import (
     error_name,
 )
 from headwater.logtier.client.fetch_codec import CompletedFetch, FetchPosition, fetch_request
-from headwater.logtier.client.leaders.epoch_ends import UNKNOWN_DIVERGENCE, divergence, epoch_ends
+from headwater.logtier.client.leaders.divergence import UNKNOWN_DIVERGENCE, divergence
 from headwater.logtier.client.leaders.metadata import NO_EPOCH, NO_NODE
 from headwater.logtier.client.messages import ApiKey
 from headwater.logtier.records.batch import HEADER_BYTES, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC
@@ -225,7 +225,7 @@ class _PartitionReader:
 
     def _compare(self, offset: int, leader_epoch: int, *, is_epoch_of_record: bool) -> None:
         key = (self._topic, self._partition)
-        end = epoch_ends(self._cluster, {key: leader_epoch}).get(key)
+        end = self._cluster.epoch_ends({key: leader_epoch}).get(key)
         if end is None:
             return
         lost = divergence(end, offset, leader_epoch, is_epoch_of_record=is_epoch_of_record)

@@ -93,86 +93,90 @@ class TransactionAdmin:
         pattern: str | None = None,
     ) -> list[TransactionListing]:
         """Returns the transactional ids of all coordinators that match the filters."""
-        self._cluster.retry("the brokers", lambda: self._cluster.refresh_metadata(()))
-        found = []
-        for node in self._cluster.nodes():
-            response = self._call(
-                node,
-                ApiKey.LIST_TRANSACTIONS,
-                {
-                    "state_filters": tuple(states),
-                    "producer_id_filters": tuple(producer_ids),
-                    "duration_filter": duration_ms,
-                    "transactional_id_pattern": pattern,
-                },
-            )
-            if response.error_code:
-                raise broker_error(int(response.error_code), "listing the transactions")
-            if response.unknown_state_filters:
-                raise ClientError(f"there is no state {', '.join(map(repr, response.unknown_state_filters))}")
-            found += [
-                TransactionListing(str(each.transactional_id), int(each.producer_id), str(each.transaction_state), node)
-                for each in response.transaction_states
-            ]
+        values = {
+            "state_filters": tuple(states),
+            "producer_id_filters": tuple(producer_ids),
+            "duration_filter": duration_ms,
+            "transactional_id_pattern": pattern,
+        }
+
+        def ask() -> list[TransactionListing]:
+            self._cluster.refresh_metadata(())
+            return [each for node in self._cluster.nodes() for each in self._listings_of(node, values)]
+
+        found = self._cluster.retry("listing the transactions", ask)
         return sorted(found, key=lambda each: each.transactional_id)
+
+    def _listings_of(self, node: int, values: Mapping[str, Any]) -> list[TransactionListing]:
+        response = self._call(node, ApiKey.LIST_TRANSACTIONS, values)
+        if response.error_code:
+            raise broker_error(int(response.error_code), "listing the transactions")
+        if response.unknown_state_filters:
+            raise ClientError(f"there is no state {', '.join(map(repr, response.unknown_state_filters))}")
+        return [
+            TransactionListing(str(each.transactional_id), int(each.producer_id), str(each.transaction_state), node)
+            for each in response.transaction_states
+        ]
 
     def describe(self, transactional_id: str) -> TransactionDescription | None:
         """Returns the coordinator's description of a transactional id; None if the id is unknown."""
-        node = self._cluster.retry(
-            f"the coordinator of {transactional_id!r}",
-            lambda: find_coordinator(self._cluster, TRANSACTION, transactional_id),
-        )
-        connection = self._cluster.connection(node)
-        # kio rejects a time before 1970, which is the protocol's value for "no transaction".
-        asked = kio_request(
-            ApiKey.DESCRIBE_TRANSACTIONS,
-            connection.version(ApiKey.DESCRIBE_TRANSACTIONS),
-            {"transactional_ids": (transactional_id,)},
-        )
-        request: Request[list[tuple[int, TransactionDescription]]] = replace(asked, decode=_decode_descriptions)
-        [(code, described)] = connection.call(request)
-        if code == _TRANSACTIONAL_ID_NOT_FOUND:
-            return None
-        if code:
-            raise broker_error(code, f"describing transactional id {transactional_id!r}")
-        return replace(described, coordinator=node)
+        what = f"describing transactional id {transactional_id!r}"
+
+        def ask() -> TransactionDescription | None:
+            node = find_coordinator(self._cluster, TRANSACTION, transactional_id)
+            connection = self._cluster.connection(node)
+            # kio rejects a time before 1970, which is the protocol's value for "no transaction".
+            asked = kio_request(
+                ApiKey.DESCRIBE_TRANSACTIONS,
+                connection.version(ApiKey.DESCRIBE_TRANSACTIONS),
+                {"transactional_ids": (transactional_id,)},
+            )
+            request: Request[list[tuple[int, TransactionDescription]]] = replace(asked, decode=_decode_descriptions)
+            [(code, described)] = connection.call(request)
+            if code == _TRANSACTIONAL_ID_NOT_FOUND:
+                return None
+            if code:
+                raise broker_error(code, what)
+            return replace(described, coordinator=node)
+
+        return self._cluster.retry(what, ask)
 
     def open_transactions(self, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
         """Returns the transactions that are open in these partitions."""
-        by_leader: dict[int, dict[str, list[int]]] = {}
-        for topic, partition in partitions:
-            by_leader.setdefault(self._cluster.leader(topic, partition), {}).setdefault(topic, []).append(partition)
-        found = []
-        for node, topics in by_leader.items():
-            response = self._call(
-                node,
-                ApiKey.DESCRIBE_PRODUCERS,
-                {
-                    "topics": tuple(
-                        {"name": name, "partition_indexes": tuple(indexes)} for name, indexes in topics.items()
-                    )
-                },
-            )
-            for topic in response.topics:
-                for part in topic.partitions:
-                    if part.error_code:
-                        raise broker_error(
-                            int(part.error_code), f"the producers of {topic.name}-{part.partition_index}"
-                        )
-                    found += [
-                        OpenTransaction(
-                            str(topic.name),
-                            int(part.partition_index),
-                            int(each.producer_id),
-                            int(each.producer_epoch),
-                            int(each.coordinator_epoch),
-                            int(each.current_txn_start_offset),
-                            int(each.last_timestamp),
-                        )
-                        for each in part.active_producers
-                        if each.current_txn_start_offset != _NO_OFFSET
-                    ]
+        wanted = list(partitions)
+
+        def ask() -> list[OpenTransaction]:
+            by_leader: dict[int, dict[str, list[int]]] = {}
+            for topic, partition in wanted:
+                by_leader.setdefault(self._cluster.leader(topic, partition), {}).setdefault(topic, []).append(partition)
+            return [each for node, topics in by_leader.items() for each in self._open_at(node, topics)]
+
+        topics = {topic for topic, _ in wanted}
+        found = self._cluster.retry("the producers of partitions", ask, topics=topics)
         return sorted(found, key=lambda each: (each.topic, each.partition, each.start_offset))
+
+    def _open_at(self, node: int, topics: Mapping[str, Sequence[int]]) -> list[OpenTransaction]:
+        asked = tuple({"name": name, "partition_indexes": tuple(indexes)} for name, indexes in topics.items())
+        response = self._call(node, ApiKey.DESCRIBE_PRODUCERS, {"topics": asked})
+        found = []
+        for topic in response.topics:
+            for part in topic.partitions:
+                if part.error_code:
+                    raise broker_error(int(part.error_code), f"the producers of {topic.name}-{part.partition_index}")
+                found += [
+                    OpenTransaction(
+                        str(topic.name),
+                        int(part.partition_index),
+                        int(each.producer_id),
+                        int(each.producer_epoch),
+                        int(each.coordinator_epoch),
+                        int(each.current_txn_start_offset),
+                        int(each.last_timestamp),
+                    )
+                    for each in part.active_producers
+                    if each.current_txn_start_offset != _NO_OFFSET
+                ]
+        return found
 
     def find_hanging(
         self, partitions: Iterable[TopicPartition], *, older_than_ms: int, now_ms: int
@@ -200,29 +204,27 @@ class TransactionAdmin:
 
     def abort(self, transaction: OpenTransaction) -> None:
         """Ends an open transaction in its partition, independently of its coordinator."""
-        node = self._cluster.leader(transaction.topic, transaction.partition)
-        response = self._call(
-            node,
-            ApiKey.WRITE_TXN_MARKERS,
-            {
-                "markers": (
-                    {
-                        "producer_id": transaction.producer_id,
-                        "producer_epoch": transaction.producer_epoch,
-                        "transaction_result": False,
-                        "topics": ({"name": transaction.topic, "partition_indexes": (transaction.partition,)},),
-                        "coordinator_epoch": max(transaction.coordinator_epoch, 0),
-                    },
-                )
-            },
-        )
-        for marker in response.markers:
-            for topic in marker.topics:
-                for part in topic.partitions:
-                    if part.error_code:
-                        raise broker_error(
-                            int(part.error_code), f"aborting the transaction in {topic.name}-{part.partition_index}"
-                        )
+        what = f"aborting the transaction in {transaction.topic}-{transaction.partition}"
+        values = {
+            "markers": (
+                {
+                    "producer_id": transaction.producer_id,
+                    "producer_epoch": transaction.producer_epoch,
+                    "transaction_result": False,
+                    "topics": ({"name": transaction.topic, "partition_indexes": (transaction.partition,)},),
+                    "coordinator_epoch": max(transaction.coordinator_epoch, 0),
+                },
+            )
+        }
+
+        def ask() -> None:
+            node = self._cluster.leader(transaction.topic, transaction.partition)
+            response = self._call(node, ApiKey.WRITE_TXN_MARKERS, values)
+            codes = [part.error_code for each in response.markers for topic in each.topics for part in topic.partitions]
+            for code in filter(None, codes):
+                raise broker_error(int(code), what)
+
+        self._cluster.retry(what, ask, topics=(transaction.topic,))
 
     def _call(self, node: int, api_key: int, values: Mapping[str, Any]) -> Any:
         connection = self._cluster.connection(node)

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from headwater.logtier.client.configs import topic_configs
 from headwater.logtier.client.errors import RequestTimeoutError, UnknownTopicError
-from headwater.logtier.client.leaders.epoch_ends import UNKNOWN_DIVERGENCE, divergence, epoch_ends
+from headwater.logtier.client.leaders.divergence import UNKNOWN_DIVERGENCE, divergence
 from headwater.pipelines.datasource.errors import OptionError, SourceError, report_loss
 from headwater.pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition
 from headwater.pipelines.datasource.options import ReadOptions
@@ -120,7 +120,7 @@ class Planner:
 
         Only partitions with such a loss. If the leader does not know the offset, it is the partition's first one.
         """
-        ends = epoch_ends(self._cluster, {key: epochs[key] for key in positions})
+        ends = self._cluster.epoch_ends({key: epochs[key] for key in positions})
         found: Offsets = {}
         for key, end in ends.items():
             lost = divergence(end, positions[key], epochs[key], is_epoch_of_record=False)

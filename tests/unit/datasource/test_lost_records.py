@@ -64,7 +64,7 @@ def at(offset: int) -> dict[str, Any]:
 
 
 def planned(reader: StreamReader, start: int, end: int) -> list[OffsetRange]:
-    ranges = []
+    ranges: list[OffsetRange] = []
     for task in reader.partitions(at(start), at(end)):
         assert isinstance(task, RangePartition)
         ranges += task.ranges
