@@ -24,12 +24,12 @@ from headwater.logtier.client.errors import (
 )
 from headwater.logtier.client.fetch_codec import READ_COMMITTED, READ_UNCOMMITTED
 from headwater.logtier.client.leaders.closest_replica import PreferredReplicas
-from headwater.logtier.client.leaders.divergence import EpochEnd
+from headwater.logtier.client.leaders.divergence import LeaderEpochEnd
 from headwater.logtier.client.leaders.metadata import NO_EPOCH, ClientMetadata, KnownLeader, KnownTopic
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.client.security import PLAINTEXT, ClientSecurity
 
-__all__ = ["EARLIEST", "LATEST", "ClientConfig", "ClusterClient", "ListedOffset", "parse_bootstrap_servers"]
+__all__ = ["EARLIEST", "LATEST", "ClientConfig", "ClusterClient", "OffsetInEpoch", "parse_bootstrap_servers"]
 
 # Timestamps with a special meaning in ListOffsets.
 LATEST = -1
@@ -89,7 +89,7 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(servers)
 
 
-class ListedOffset(NamedTuple):
+class OffsetInEpoch(NamedTuple):
     """An offset in the answer to ListOffsets, and the leader epoch in which the leader gave it."""
 
     offset: int
@@ -334,12 +334,12 @@ class ClusterClient:
         """
         return {key: listed.offset for key, listed in self.listed_offsets(wanted).items()}
 
-    def listed_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+    def listed_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInEpoch]:
         """Returns the same with the leader epochs, NO_EPOCH where brokers do not check them."""
         return self._ask_leaders("listing offsets", wanted, self._list_offsets_at)
 
     def _list_offsets_at(
-        self, node_id: int, asked: Mapping[TopicPartition, _Asked], found: dict[TopicPartition, ListedOffset]
+        self, node_id: int, asked: Mapping[TopicPartition, _Asked], found: dict[TopicPartition, OffsetInEpoch]
     ) -> BrokerError | None:
         by_topic: dict[str, list[dict[str, int]]] = {}
         for (topic, partition), (timestamp, leader_epoch) in asked.items():
@@ -367,10 +367,10 @@ class ClusterClient:
                     failure = self._failed(key, int(part.error_code), "the offsets of")
                 else:
                     epoch = asked[key].leader_epoch if version >= LIST_OFFSETS_WITH_EPOCH else NO_EPOCH
-                    found[key] = ListedOffset(int(part.offset), epoch)
+                    found[key] = OffsetInEpoch(int(part.offset), epoch)
         return failure
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, LeaderEpochEnd]:
         """Returns the end of a leader epoch in the log of each partition's present leader.
 
         Empty if a broker has no such API for clients: positions cannot be validated then.
@@ -381,7 +381,7 @@ class ClusterClient:
             return {}
 
     def _epoch_ends_at(
-        self, node_id: int, asked: Mapping[TopicPartition, _Asked], found: dict[TopicPartition, EpochEnd]
+        self, node_id: int, asked: Mapping[TopicPartition, _Asked], found: dict[TopicPartition, LeaderEpochEnd]
     ) -> BrokerError | None:
         by_topic: dict[str, list[dict[str, int]]] = {}
         for (topic, partition), (leader_epoch, current) in asked.items():
@@ -400,7 +400,7 @@ class ClusterClient:
                 if part.error_code:
                     failure = self._failed(key, int(part.error_code), "the end of a leader epoch of")
                 else:
-                    found[key] = EpochEnd(int(part.leader_epoch), int(part.end_offset))
+                    found[key] = LeaderEpochEnd(int(part.leader_epoch), int(part.end_offset))
         return failure
 
     def _ask_leaders(

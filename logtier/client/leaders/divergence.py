@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["UNKNOWN_DIVERGENCE", "EpochEnd", "divergence"]
+__all__ = ["UNKNOWN_DIVERGENCE", "LeaderEpochEnd", "divergence"]
 
 #: The leader knows neither the epoch nor an earlier one.
 UNKNOWN_DIVERGENCE: Final = -1
 
 
-class EpochEnd(NamedTuple):
+class LeaderEpochEnd(NamedTuple):
     """The greatest leader epoch at or below the one asked for, and its end offset; -1 and -1 if there is none."""
 
     leader_epoch: int
     end_offset: int
 
 
-def divergence(end: EpochEnd, offset: int, leader_epoch: int, *, is_epoch_of_record: bool) -> int | None:
+def divergence(end: LeaderEpochEnd, offset: int, leader_epoch: int, *, is_epoch_of_record: bool) -> int | None:
     """Returns the offset from which on a leader's log lacks records; None if all before `offset` are there.
 
     Args:
         end: The leader's answer for `leader_epoch`.
         is_epoch_of_record: Whether the record before `offset` has this epoch: a log without the epoch lacks the record.
 
-    >>> divergence(EpochEnd(3, 100), 100, 3, is_epoch_of_record=True) is None
+    >>> divergence(LeaderEpochEnd(3, 100), 100, 3, is_epoch_of_record=True) is None
     True
-    >>> divergence(EpochEnd(3, 90), 100, 3, is_epoch_of_record=True)
+    >>> divergence(LeaderEpochEnd(3, 90), 100, 3, is_epoch_of_record=True)
     90
-    >>> divergence(EpochEnd(2, 120), 100, 3, is_epoch_of_record=True)
+    >>> divergence(LeaderEpochEnd(2, 120), 100, 3, is_epoch_of_record=True)
     99
-    >>> divergence(EpochEnd(2, 120), 100, 3, is_epoch_of_record=False) is None
+    >>> divergence(LeaderEpochEnd(2, 120), 100, 3, is_epoch_of_record=False) is None
     True
-    >>> divergence(EpochEnd(-1, -1), 100, 3, is_epoch_of_record=True) == UNKNOWN_DIVERGENCE
+    >>> divergence(LeaderEpochEnd(-1, -1), 100, 3, is_epoch_of_record=True) == UNKNOWN_DIVERGENCE
     True
     """
     if end.leader_epoch < 0 or end.end_offset < 0:

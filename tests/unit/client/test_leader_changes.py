@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from headwater.logtier.client import cluster as cluster_module
-from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient, ListedOffset
+from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient, OffsetInEpoch
 from headwater.logtier.client.errors import (
     LogTruncationError,
     OffsetOutOfRangeError,
@@ -45,9 +45,9 @@ def read(client: ClusterClient, start: int, end: int, planned_epoch: int = -1) -
 def test_requests_carry_the_leader_epoch_of_the_metadata() -> None:
     brokers = ScriptedBrokers(1, leader=1, epoch=5, values={5: VALUES})
     client = brokers.client()
-    assert client.listed_offsets({KEY: LATEST}) == {KEY: ListedOffset(4, 5)}
+    assert client.listed_offsets({KEY: LATEST}) == {KEY: OffsetInEpoch(4, 5)}
     brokers.brokers[1].belief.epoch = 6
-    assert client.listed_offsets({KEY: LATEST}) == {KEY: ListedOffset(4, 6)}, "after a refusal and a refresh"
+    assert client.listed_offsets({KEY: LATEST}) == {KEY: OffsetInEpoch(4, 6)}, "after a refusal and a refresh"
     assert read(client, 0, 4) == VALUES
 
 
