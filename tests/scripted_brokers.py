@@ -1,4 +1,7 @@
-"""Brokers of one partition as a client sees them: who leads, what each log holds, what each broker believes."""
+"""Brokers of one partition as a client sees them: who leads, what each log holds, what each broker believes.
+
+The leader coordinates all groups, too.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ TOPIC = "flights"
 TOPIC_ID = uuid.UUID(int=7)
 KEY = (TOPIC, 0)
 NOT_LEADER, FENCED, UNKNOWN_EPOCH, OUT_OF_RANGE = 6, 74, 75, 1
-UNKNOWN_TOPIC = 3
+UNKNOWN_TOPIC, NOT_COORDINATOR = 3, 16
 
 
 @dataclass
@@ -151,6 +154,11 @@ class ScriptedBrokers:
                 return self._epoch_end(broker, body)
             case ApiKey.FETCH:
                 return self._fetch(broker, body)
+            case ApiKey.FIND_COORDINATOR:
+                found = SimpleNamespace(error_code=0, error_message=None, node_id=broker.belief.leader)
+                return SimpleNamespace(coordinators=[found])
+            case ApiKey.HEARTBEAT:
+                return SimpleNamespace(error_code=0 if broker.belief.leader == broker.node_id else NOT_COORDINATOR)
         raise AssertionError(f"API {api_key} is not scripted")
 
     def _metadata(self, broker: ScriptedBroker) -> Any:

@@ -24,7 +24,7 @@ from headwater.logtier.client.errors import (
 )
 from headwater.logtier.client.fetch_codec import READ_COMMITTED, READ_UNCOMMITTED
 from headwater.logtier.client.leaders.closest_replica import PreferredReplicas
-from headwater.logtier.client.leaders.divergence import LeaderEpochEnd
+from headwater.logtier.client.leaders.divergence import EpochEndOffset
 from headwater.logtier.client.leaders.metadata import NO_EPOCH, ClientMetadata, KnownLeader, KnownTopic
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.client.security import PLAINTEXT, ClientSecurity
@@ -370,7 +370,7 @@ class ClusterClient:
                     found[key] = OffsetInEpoch(int(part.offset), epoch)
         return failure
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, LeaderEpochEnd]:
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEndOffset]:
         """Returns the end of a leader epoch in the log of each partition's present leader.
 
         Empty if a broker has no such API for clients: positions cannot be validated then.
@@ -381,7 +381,7 @@ class ClusterClient:
             return {}
 
     def _epoch_ends_at(
-        self, node_id: int, asked: Mapping[TopicPartition, _Asked], found: dict[TopicPartition, LeaderEpochEnd]
+        self, node_id: int, asked: Mapping[TopicPartition, _Asked], found: dict[TopicPartition, EpochEndOffset]
     ) -> BrokerError | None:
         by_topic: dict[str, list[dict[str, int]]] = {}
         for (topic, partition), (leader_epoch, current) in asked.items():
@@ -400,7 +400,7 @@ class ClusterClient:
                 if part.error_code:
                     failure = self._failed(key, int(part.error_code), "the end of a leader epoch of")
                 else:
-                    found[key] = LeaderEpochEnd(int(part.leader_epoch), int(part.end_offset))
+                    found[key] = EpochEndOffset(int(part.leader_epoch), int(part.end_offset))
         return failure
 
     def _ask_leaders(
@@ -458,6 +458,8 @@ class ClusterClient:
                 if not bootstrapped and not self._metadata.brokers:
                     raise  # any_connection has exhausted its retries
                 failure, reason = error, str(error)
+            # The broker that named the leader or coordinator may be behind: another one is asked next.
+            self._is_metadata_doubted = True
             for topic in topics:
                 self.forget_leader(topic)
             if time.monotonic() + backoff_ms / 1000 > deadline:
@@ -469,4 +471,3 @@ class ClusterClient:
             if isinstance(failure, BrokerConnectionError | RequestTimeoutError):
                 # A restarted broker may have another address, and its partitions other leaders.
                 self._metadata.forget_all()
-                self._is_metadata_doubted = True

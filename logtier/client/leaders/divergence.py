@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["UNKNOWN_DIVERGENCE", "LeaderEpochEnd", "divergence"]
+__all__ = ["UNKNOWN_DIVERGENCE", "EpochEndOffset", "divergence"]
 
 #: The leader knows neither the epoch nor an earlier one.
 UNKNOWN_DIVERGENCE: Final = -1
 
 
-class LeaderEpochEnd(NamedTuple):
+class EpochEndOffset(NamedTuple):
     """The greatest leader epoch at or below the one asked for, and its end offset; -1 and -1 if there is none."""
 
     leader_epoch: int
     end_offset: int
 
 
-def divergence(end: LeaderEpochEnd, offset: int, leader_epoch: int, *, is_epoch_of_record: bool) -> int | None:
+def divergence(end: EpochEndOffset, offset: int, leader_epoch: int, *, is_epoch_of_record: bool) -> int | None:
     """Returns the offset from which on a leader's log lacks records; None if all before `offset` are there.
 
     Args:
         end: The leader's answer for `leader_epoch`.
         is_epoch_of_record: Whether the record before `offset` has this epoch: a log without the epoch lacks the record.
 
-    >>> divergence(LeaderEpochEnd(3, 100), 100, 3, is_epoch_of_record=True) is None
+    >>> divergence(EpochEndOffset(3, 100), 100, 3, is_epoch_of_record=True) is None
     True
-    >>> divergence(LeaderEpochEnd(3, 90), 100, 3, is_epoch_of_record=True)
+    >>> divergence(EpochEndOffset(3, 90), 100, 3, is_epoch_of_record=True)
     90
-    >>> divergence(LeaderEpochEnd(2, 120), 100, 3, is_epoch_of_record=True)
+    >>> divergence(EpochEndOffset(2, 120), 100, 3, is_epoch_of_record=True)
     99
-    >>> divergence(LeaderEpochEnd(2, 120), 100, 3, is_epoch_of_record=False) is None
+    >>> divergence(EpochEndOffset(2, 120), 100, 3, is_epoch_of_record=False) is None
     True
-    >>> divergence(LeaderEpochEnd(-1, -1), 100, 3, is_epoch_of_record=True) == UNKNOWN_DIVERGENCE
+    >>> divergence(EpochEndOffset(-1, -1), 100, 3, is_epoch_of_record=True) == UNKNOWN_DIVERGENCE
     True
     """
     if end.leader_epoch < 0 or end.end_offset < 0:

@@ -9,6 +9,7 @@ import pytest
 
 from headwater.logtier.client import cluster as cluster_module
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient, OffsetInEpoch
+from headwater.logtier.client.coordinators import ask_group_coordinator
 from headwater.logtier.client.errors import (
     LogTruncationError,
     OffsetOutOfRangeError,
@@ -87,6 +88,15 @@ def test_a_leader_that_dies_is_looked_up_at_the_others() -> None:
     brokers.brokers[2].is_dead = brokers.brokers[3].is_dead = True
     with pytest.raises(RequestTimeoutError, match="no broker answers"):
         client.list_offsets({KEY: LATEST})
+
+
+def test_a_broker_that_names_a_former_coordinator_is_not_asked_for_ever() -> None:
+    brokers = ScriptedBrokers(3, leader=3, epoch=5)
+    client = brokers.client()
+    brokers.elect(2, 6, 2, 3)  # broker 1, the first to be asked, is behind
+    heartbeat = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+    ask_group_coordinator(client, "g", "heartbeat", ApiKey.HEARTBEAT, heartbeat, lambda answer: int(answer.error_code))
+    assert ApiKey.HEARTBEAT in brokers.brokers[2].api_keys
 
 
 def test_records_that_were_read_and_are_lost_end_the_reading() -> None:
