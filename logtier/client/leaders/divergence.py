@@ -34,7 +34,11 @@ def divergence(end: EpochEndOffset, offset: int, leader_epoch: int, *, is_epoch_
     True
     >>> divergence(EpochEndOffset(-1, -1), 100, 3, is_epoch_of_record=True) == UNKNOWN_DIVERGENCE
     True
+    >>> divergence(EpochEndOffset(-1, -1), 0, 3, is_epoch_of_record=False) is None
+    True
     """
+    if offset <= 0:
+        return None  # a log without records may have no epochs
     if end.leader_epoch < 0 or end.end_offset < 0:
         return UNKNOWN_DIVERGENCE
     if end.end_offset < offset:

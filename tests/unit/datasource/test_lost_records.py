@@ -119,6 +119,27 @@ def test_a_stream_goes_on_after_an_election_that_lost_nothing() -> None:
     assert reader.latestOffset(at(4), ReadAllAvailable()) == at(5)
 
 
+def test_a_topic_without_records_has_lost_none_in_an_election(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = ScriptedBrokers(2, leader=1, epoch=5)
+    reader = stream(brokers)
+    monkeypatch.setattr(reader._waiter, "wait", lambda ends, wait_ms: None)
+    assert reader.latestOffset(at(0), ReadAllAvailable()) == at(0)
+    brokers.elect(2, 7)
+    assert brokers.brokers[2].epoch_end(5) == (-1, -1)
+    assert reader.latestOffset(at(0), ReadAllAvailable()) == at(0)
+    brokers.brokers[2].log.append((7, b"0"))
+    assert reader.latestOffset(at(0), ReadAllAvailable()) == at(1)
+
+
+def test_a_log_that_is_empty_after_an_election_has_lost_all() -> None:
+    brokers = ScriptedBrokers(2, leader=1, epoch=5, values={5: VALUES})
+    reader = stream(brokers, failOnDataLoss="false")
+    assert reader.latestOffset(at(0), ReadAllAvailable()) == at(4)
+    brokers.brokers[2].log.clear()
+    brokers.elect(2, 7)
+    assert reader.latestOffset(at(4), ReadAllAvailable()) == at(0)
+
+
 def test_a_task_returns_no_other_records_than_those_that_were_planned() -> None:
     brokers = ScriptedBrokers(2, leader=1, epoch=5, values={5: VALUES})
     part = OffsetRange(*KEY, 0, 4, TOPIC_ID, leader_epoch=5)
