@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from headwater.logtier.cluster.applied_changes import AppliedChanges, read_applied_changes
 from headwater.logtier.cluster.controlled_shutdown import shut_down_in_control
 from headwater.logtier.cluster.forwarding import Forwarding
+from headwater.logtier.cluster.group_ends import GroupEnds
 from headwater.logtier.cluster.isr_proposals import IsrProposals
 from headwater.logtier.cluster.log_dir_reports import LogDirReports
 from headwater.logtier.cluster.membership import ClusterMembership
@@ -17,6 +18,7 @@ from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.registration import BrokerAddresses
+from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.machine import Machine
@@ -24,6 +26,7 @@ from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.paths import BrokerProcess
 from headwater.logtier.network.listeners import Listeners
+from headwater.logtier.peers.peers import Purpose
 from headwater.logtier.replication.fetching.replica_fetchers import ReplicaFetchers
 from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from headwater.logtier.replication.replica_manager import ReplicaManager
@@ -159,6 +162,14 @@ class ClusterParts:
         self._fetchers.start()
         reports.start()
         applied_changes.start()
+
+    def open_group_ends(self, groups: GroupCoordinator) -> GroupEnds:
+        """Request the ends of the groups' partitions from their leaders from now on; only the metrics need them."""
+        send = self._connections.peers.sender(Purpose.GROUP_ENDS)
+        ends = GroupEnds(self._config.node_id, send, groups, self._follower.cache, self._machine.clock)
+        self._closing.push_async_callback(ends.aclose)
+        ends.start()
+        return ends
 
     async def leave(self) -> None:
         """Let other brokers lead this broker's partitions, as far as they can, then leave the cluster.

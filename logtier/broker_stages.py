@@ -318,6 +318,7 @@ async def serve_metrics(config: BrokerConfig, parts: BrokerParts, closing: Async
     services = parts.services
     endpoint_module = await asyncio.to_thread(import_module, "headwater.logtier.metrics.endpoint")
     cluster = parts.cluster
+    remote_end = _no_remote_end if cluster is None else cluster.open_group_ends(services.groups).end_offset
     collector = endpoint_module.BrokerCollector(
         asyncio.get_running_loop(),
         services,
@@ -325,6 +326,7 @@ async def serve_metrics(config: BrokerConfig, parts: BrokerParts, closing: Async
         parts.cleaner.counters,
         parts.listeners.connections,
         lambda: None if cluster is None else cluster.store.state,
+        remote_end,
     )
     endpoint = endpoint_module.MetricsEndpoint(collector)
     try:
@@ -337,6 +339,10 @@ async def serve_metrics(config: BrokerConfig, parts: BrokerParts, closing: Async
         ) from error
     closing.push_async_callback(asyncio.to_thread, endpoint.stop)
     return port
+
+
+def _no_remote_end(_: object, __: object) -> None:
+    """Return the end offset of a partition that another broker leads: there is none on a single node."""
 
 
 def _limit_moves(log_dirs: LogDirs, metadata: MetadataCache) -> None:

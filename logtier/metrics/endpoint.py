@@ -20,6 +20,7 @@ from headwater.logtier.group.registry import AnyGroup
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.log.cleaning.cleaner import CleanerCounters
 from headwater.logtier.metadata.store import SessionState
+from headwater.logtier.metrics.end_offsets import EndOffsets, RemoteEnd
 from headwater.logtier.metrics.families import broker_families, cleaner_families, request_families, topic_families
 from headwater.logtier.metrics.partition_families import GroupFamilies, PartitionFamilies, cluster_families
 from headwater.logtier.metrics.replication_families import ReplicationFamilies, controller_families
@@ -46,6 +47,7 @@ class BrokerCollector(Collector):
         cleaner: CleanerCounters,
         connections: Mapping[str, int],
         session: Callable[[], SessionState | None],
+        remote_end: RemoteEnd,
     ) -> None:
         """`session` tells the state of the session with a shared metadata store, None without one."""
         self._loop = loop
@@ -54,6 +56,7 @@ class BrokerCollector(Collector):
         self._cleaner = cleaner
         self._connections = connections
         self._session = session
+        self._end_offsets = EndOffsets(services.metadata, services.replica_manager, remote_end)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registration needs no collection."""
@@ -115,18 +118,12 @@ class BrokerCollector(Collector):
                 offsets = self._services.groups.committed(group.group_id)
             except KafkaError:
                 continue  # deleted meanwhile
-            told.add(group, offsets, self._ends(offsets))
+            told.add(group, offsets, self._end_offsets.of(offsets))
             count += 1 + len(offsets)
             if count >= SLICE:
                 count = 0
                 await asyncio.sleep(0)
         return told.families()
-
-    def _ends(self, keys: Iterable[TopicPartition]) -> Iterator[tuple[TopicPartition, int]]:
-        for key in keys:
-            partition = self._services.replica_manager.usable_partition(key)
-            if partition is not None:
-                yield key, partition.high_watermark
 
 
 class MetricsEndpoint:

@@ -101,25 +101,34 @@ class GroupFamilies:
             labels=["consumergroup", "topic"],
         )
 
-    def add(self, group: AnyGroup, offsets: GroupOffsets, ends: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Add a group; `ends` are the high watermarks of partitions on this broker for which the group has offsets."""
+    def add(self, group: AnyGroup, offsets: GroupOffsets, ends: Iterable[tuple[TopicPartition, int | None]]) -> None:
+        """Add a group.
+
+        Args:
+            ends: High watermarks of the partitions for which the group has offsets; None for an unknown one, without
+                which the sum of the topic would be too low.
+        """
         name = group.group_id
         self._members.add_metric([name], member_count(group))
         offset_sums: dict[str, int] = {}
         lag_sums: dict[str, int] = {}
+        incomplete: set[str] = set()
         for key, committed in offsets.items():
             self._offset.add_metric([name, key.topic, str(key.partition)], committed.offset)
             offset_sums[key.topic] = offset_sums.get(key.topic, 0) + committed.offset
         for key, end in ends:
             found = offsets.get(key)
-            if found is not None:
+            if end is None:
+                incomplete.add(key.topic)
+            elif found is not None:
                 lag = max(0, end - found.offset)
                 self._lag.add_metric([name, key.topic, str(key.partition)], lag)
                 lag_sums[key.topic] = lag_sums.get(key.topic, 0) + lag
         for topic, total in offset_sums.items():
             self._offset_sum.add_metric([name, topic], total)
         for topic, total in lag_sums.items():
-            self._lag_sum.add_metric([name, topic], total)
+            if topic not in incomplete:
+                self._lag_sum.add_metric([name, topic], total)
 
     def families(self) -> Iterator[Metric]:
         """Yield all families."""

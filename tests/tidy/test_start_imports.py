@@ -98,7 +98,7 @@ def test_a_broker_starts_without_what_only_some_brokers_need() -> None:
     )
     assert "headwater.logtier.handlers.records.produce" in ways
     assert not unwanted(ways, packages={"click", "cramjam", "crc32c", "kio", "orjson"})
-    later = ("metrics.endpoint", "log.cleaner_worker", "records.columns")
+    later = ("metrics.endpoint", "log.cleaner_worker", "records.columns", "broker_cluster", "cluster.group_ends")
     for module in (*(f"headwater.logtier.{name}" for name in later), "headwater.api"):
         assert module not in ways, ways[module]
 
