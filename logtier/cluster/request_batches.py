@@ -1,6 +1,7 @@
 """Batches of what is asked of other brokers: one request to a broker at a time, with all that came meanwhile."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, TypeVar
 
@@ -35,6 +36,7 @@ class RequestBatches(Generic[Item, Answer]):
         self._tasks = tasks
         #: What waits, by broker; a broker is absent without a request under way.
         self._waiting: dict[int, list[tuple[Item, asyncio.Future[Answer]]]] = {}
+        self._running: dict[int, asyncio.Task[None]] = {}
 
     def ask(self, broker_id: int, item: Item) -> asyncio.Future[Answer]:
         """Ask with the next request; the future's exception is that of `exchange`."""
@@ -42,21 +44,24 @@ class RequestBatches(Generic[Item, Answer]):
         waiting = self._waiting.get(broker_id)
         if waiting is None:
             waiting = self._waiting[broker_id] = []
-            self._tasks.spawn(self._run(broker_id)).add_done_callback(lambda _: self._ended(broker_id))
+            self._running[broker_id] = task = self._tasks.spawn(self._run(broker_id))
+            task.add_done_callback(functools.partial(self._ended, broker_id))
         waiting.append((item, future))
         return future
 
     async def _run(self, broker_id: int) -> None:
-        # What is asked in the same turn of the event loop goes into the same request.
-        await asyncio.sleep(0)
         while self._waiting[broker_id]:
+            # What is asked in the same turn of the event loop goes into the same request.
+            await asyncio.sleep(0)
             await self._send(broker_id)
-        del self._waiting[broker_id]
+        del self._waiting[broker_id], self._running[broker_id]
 
-    def _ended(self, broker_id: int) -> None:
-        """Cancel what waits for requests that are cancelled."""
-        for _, future in self._waiting.pop(broker_id, ()):
-            future.cancel()
+    def _ended(self, broker_id: int, task: asyncio.Task[None]) -> None:
+        """Cancel what waits for a task that was cancelled, perhaps before it began."""
+        if self._running.get(broker_id) is task:
+            del self._running[broker_id]
+            for _, future in self._waiting.pop(broker_id):
+                future.cancel()
 
     async def _send(self, broker_id: int) -> None:
         batch, self._waiting[broker_id] = self._split(self._waiting[broker_id])

@@ -30,6 +30,7 @@ from headwater.logtier.group.persistence.state_log import GroupStateLog
 from headwater.logtier.group.registry import GroupRegistry
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.state_topic.log import FINISH_MS_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -66,13 +67,13 @@ class ClassicGroups:
         self._is_stopped = False
 
     async def stop(self) -> None:
-        """Finish the writes under way and answer all waiting requests; the groups remain in the log."""
+        """Finish the writes under way, as far as they end in time, and answer all waiting requests."""
         self._is_stopped = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         if self._persisting:
-            await asyncio.wait(list(self._persisting.values()))
+            await asyncio.wait(list(self._persisting.values()), timeout=FINISH_MS_MAX / 1000)
         for joining in self._joining.values():
             if not joining.done():
                 joining.set_result(JoinResult(UNKNOWN_MEMBER_ID, ErrorCode.coordinator_not_available))

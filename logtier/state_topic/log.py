@@ -310,9 +310,14 @@ class StateTopicLog(ABC):
                 logger.warning("%s cannot be loaded, its %s are not available: %s", key, self.CONTENTS, error)
                 led.state = PartitionState.FAILED
             return
-        if self._partitions.get(key.partition) is led:
-            led.state = PartitionState.ACTIVE
+        if self._partitions.get(key.partition) is not led:
+            return
+        led.state = PartitionState.ACTIVE
+        try:
             adopt()
+        except Exception:
+            logger.exception("%s cannot be loaded", key)
+            led.state = PartitionState.FAILED
 
     # ---- writing ----
 

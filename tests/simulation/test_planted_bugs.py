@@ -76,7 +76,7 @@ PLANTS: dict[Plant, str] = {
     producers_are_forgotten: "the producers are",
     high_watermark_above_the_log_end: "high watermark",
     a_retry_is_appended_again: "sequence",
-    offsets_are_not_loaded: "__consumer_offsets",
+    offsets_are_not_loaded: "has offset -1",
     a_sync_that_fails_counts_as_done: "was acknowledged at offset",
 }
 FAULTS = [

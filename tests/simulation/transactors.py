@@ -47,7 +47,12 @@ class TransactionEndedError(Exception):
 
 
 class Transactor(Worker):
-    """Begins one transaction after the other, and commits or aborts it; some commit an offset of its group, too."""
+    """Begins one transaction after the other, and commits or aborts it; some commit an offset of its group, too.
+
+    Args:
+        coordinates: Whether a host coordinates a group in truth: one that is deposed and does not know it answers with
+            older offsets.
+    """
 
     def __init__(
         self,
@@ -58,10 +63,12 @@ class Transactor(Worker):
         partitions: list[TopicPartition],
         ledger: Ledger,
         numbers: Iterator[int],
+        coordinates: Callable[[str, str], bool],
     ) -> None:
         super().__init__(name, brokers, history, chance, partitions)
         self._ledger = ledger
         self._numbers = numbers
+        self._coordinates = coordinates
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._hosts: dict[int, str] = {}
@@ -206,6 +213,8 @@ class Transactor(Worker):
         )
         if answer.error_code:
             raise InvariantError(f"{self.name}: OffsetFetch failed: {answer.error_code}")
+        if not self._coordinates(self._hosts[GROUP_KEY], self.name):
+            return
         found, possible = int(answer.topics[0].partitions[0].committed_offset), self.possible_offsets()
         if losses == self.history.group_losses and found not in possible and not self._has_lost:
             raise InvariantError(f"group {self.name} has offset {found}, possible are {sorted(possible)}")

@@ -82,7 +82,6 @@ def test_traffic_offsets_and_lag_are_told_under_the_names_that_dashboards_know(b
     assert samples["headwater_broker_epoch",] >= 1
     assert samples["headwater_leader_count",] == samples["headwater_at_min_isr_partitions",] >= 2
     assert samples["headwater_under_replicated_partitions",] == samples["headwater_leaderless_partitions",] == 0
-    assert samples["headwater_coordinatorless_partitions",] == 0
     assert samples["headwater_product_topics_with_few_replicas",] == 0
     assert samples["headwater_process_id",] == broker.process.pid
     assert not any(name == "headwater_metadata_session" for name, *_ in samples)

@@ -89,7 +89,7 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def test_health_names_the_broker_that_groups_wait_for_and_status_its_process_id(
+def test_the_groups_of_a_killed_broker_have_their_offsets_at_others_and_status_names_process_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HEADWATER_RESTART_BACKOFF_MS", "HEADWATER_RESTART_BACKOFF_MAX_MS"):
@@ -97,9 +97,12 @@ def test_health_names_the_broker_that_groups_wait_for_and_status_its_process_id(
     up = Up(tmp_path / "data", "--host", own_address())
     try:
         headwater("topic", "create", "flights", "-b", up.servers)
-        consumer = Consumer({"bootstrap.servers": up.servers, "group.id": "readers", "log_level": 0})
-        consumer.commit(offsets=[TopicPartition("flights", 0, 0)], asynchronous=False)
-        consumer.close()
+        # Enough to have one whose coordinator is killed.
+        groups = [f"readers-{number}" for number in range(9)]
+        for number, group in enumerate(groups):
+            consumer = Consumer({"bootstrap.servers": up.servers, "group.id": group, "log_level": 0})
+            consumer.commit(offsets=[TopicPartition("flights", 0, number)], asynchronous=False)
+            consumer.close()
         before = up.status()
         assert None not in {broker["pid"] for broker in before["brokers"]}
         controller = next(broker for broker in before["brokers"] if broker["controller"])
@@ -108,11 +111,14 @@ def test_health_names_the_broker_that_groups_wait_for_and_status_its_process_id(
         servers, gone = f"{controller['host']}:{controller['port']}", victim["broker"]
 
         eventually(lambda: up.status(servers)["absent_brokers"] == [gone])
-        waiting = up.status(servers)["without_coordinator"]
-        assert {each["topic"] for each in waiting} == {"__consumer_offsets"}
-        assert {each["last_known_leader"] for each in waiting} == {gone}
+        eventually(lambda: up.status(servers)["offline"] == [])
         problems = headwater("cluster", "health", "-b", servers, ends=1)
-        assert f"{len(waiting)} partitions of consumer groups, which wait for broker {gone}: " in problems
+        assert f"brokers that have replicas and are away: {gone}" in problems
+        for number, group in enumerate(groups):
+            consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
+            [committed] = consumer.committed([TopicPartition("flights", 0)], WAIT_S)
+            consumer.close()
+            assert committed.offset == number
     finally:
         up.stop()
 

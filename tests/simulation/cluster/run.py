@@ -176,7 +176,16 @@ class _ClusterRun:
             for i in range(MEMBERS)
         ]
         transactors = [
-            Transactor(f"t{i}", brokers, history, self._draw(), TRANSACTIONAL_PARTITIONS, self.ledger, numbers)
+            Transactor(
+                f"t{i}",
+                brokers,
+                history,
+                self._draw(),
+                TRANSACTIONAL_PARTITIONS,
+                self.ledger,
+                numbers,
+                checker.coordinates,
+            )
             for i in range(TRANSACTORS)
         ]
         return [*workers, *consumers, *members, *consumer_members, *transactors], consumers

@@ -118,8 +118,8 @@ def test_the_partitions_of_coordinators_move_like_all_others(topic: str) -> None
     image = image_of(MOVED, topic=topic)
     plan = plan_elect_leaders(image, None, lambda _: 2, Brokers(), is_unclean=False)
     assert [each.leader for each in after(image, plan.operations)] == [1]
-    plan = plan_giving_way(image, 2, lambda _: 2, Brokers({2}))
-    assert [each.leader for each in after(image, plan.operations)] == [1]
+    given = plan_giving_way(image, 2, lambda _: 2, Brokers({2}))
+    assert [each.leader for each in after(image, given.operations)] == [1]
     lost = image_of(LOST, topic=topic)
     plan = plan_elect_leaders(lost, [TopicPartition(topic, 0)], lambda _: 2, Brokers({3}), is_unclean=True)
     assert [each.leader for each in after(lost, plan.operations)] == [1]

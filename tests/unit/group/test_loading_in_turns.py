@@ -286,9 +286,7 @@ def test_a_member_that_was_heard_of_at_once_and_then_dies_is_put_out(world: Worl
         assert world.groups.heartbeat(group_ids[-1], "m", None, 1) is ErrorCode.none
         assert group_ids[-1] not in world.groups._classic._timers, "its sessions have not begun"
         turns.stop()
-        loaded = Turns(lambda: world.groups._loader.is_busy)
-        await loaded.until(lambda is_busy: not is_busy)
-        loaded.stop()
+        await settle()
         assert set(world.groups._classic._timers) == set(group_ids)
 
     run(scenario)
@@ -313,9 +311,7 @@ def test_sessions_begin_although_an_upgrade_was_under_way_that_came_to_nothing()
         reached.stop()
         world.replicas.gate = asyncio.Event()
         upgrading = asyncio.ensure_future(world.groups.consumer_heartbeat(group_ids[-1], beat))
-        loaded = Turns(lambda: world.groups._loader.is_busy)
-        await loaded.until(lambda is_busy: not is_busy)
-        loaded.stop()
+        await settle()
         assert isinstance(world.groups.group(group_ids[-1]), ConsumerGroup)
         write = world.groups._log._partitions[0].writes.popleft()
         writes._refuse(write, KafkaError(ErrorCode.not_enough_replicas, "x"))

@@ -160,6 +160,27 @@ def test_a_marker_that_overtakes_the_write_of_its_commit_is_not_lost(world: Worl
     run(scenario())
 
 
+def test_markers_of_others_are_not_kept_while_a_commit_is_written(world: World) -> None:
+    async def scenario() -> None:
+        await started(world)
+        gate = world.replicas.gate = asyncio.Event()
+        writing = asyncio.ensure_future(commit(world, 5))
+        await asyncio.sleep(0)
+        log = world.groups._log
+        partition = log.partition_of("g")
+        for producer_id in range(PRODUCER + 1, PRODUCER + 100):
+            log.end_transaction(partition, producer_id, 100, committed=True)
+        assert log._early_markers == {}
+        log.end_transaction(partition, PRODUCER, 100, committed=True)
+        assert [*log._early_markers] == [(partition, PRODUCER)]
+        gate.set()
+        await writing
+        assert log._early_markers == {}
+        assert offset_of(world) == 5
+
+    run(scenario())
+
+
 def test_a_marker_that_comes_while_the_log_is_read_is_not_lost(world: World, settled: Callable[[], Any]) -> None:
     async def scenario() -> None:
         await started(world)

@@ -186,3 +186,18 @@ def test_a_stop_is_bounded_although_writes_are_never_replicated(make_world: Make
         assert committed(world, "h") == {T0: 5}
 
     in_world(make_world, scenario)
+
+
+def test_a_stop_takes_a_while_only_although_a_generation_is_never_replicated(make_world: MakeWorld) -> None:
+    async def main() -> None:
+        world = await begin(make_world, **{"offsets.commit.timeout.ms": 10 * FINISH_MS_MAX})
+        joined = await world.join("classic")
+        world.replicas.gate = asyncio.Event()
+        syncing = asyncio.ensure_future(world.sync("classic", joined))
+        await asyncio.sleep(0.1)
+        began_s = now_s()
+        await world.groups.stop()
+        await syncing
+        assert now_s() - began_s <= 2 * FINISH_MS_MAX / 1000
+
+    run_virtually(main())

@@ -166,7 +166,7 @@ def test_of_a_transaction_that_its_coordinator_refuses(world: World, acks: int, 
             return asyncio.ensure_future(later())
         raise KafkaError(ErrorCode.invalid_producer_id_mapping, "no such producer")
 
-    world.services.transactions = cast("Any", SimpleNamespace(verify_partition=verify_partition))
+    world.services.verifier = cast("Any", SimpleNamespace(verify_partition=verify_partition))
     check_freed(
         world,
         produced(of_a_transaction(), txn="payments", version=V2, acks=acks),

@@ -108,8 +108,10 @@ def test_who_waits_for_the_writes_of_a_name_does_so_for_a_while_only() -> None:
     async def scenario(log: KeyLog, gate: asyncio.Event) -> None:
         writing = asyncio.ensure_future(log.write_keys(b"a"))
         await settle()
+        began_s = now_s()
         with pytest.raises(KafkaError, match="key k: a write was not replicated within 1000 ms") as caught:
             await log.written("k")
+        assert now_s() - began_s == pytest.approx(TIMEOUT_S)
         assert caught.value.code is ErrorCode.coordinator_not_available
         assert await log.written_so_far() is False
         await log.written("another")

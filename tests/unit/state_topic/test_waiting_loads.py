@@ -164,3 +164,46 @@ def test_a_stop_while_a_load_waits_ends_it() -> None:
         assert (log.active(), 1 in log.loaded) == ([0, 2], False)
 
     while_loading(scenario)
+
+
+class SlowLog(LoadingLog):
+    """The first read of partition 0 takes until `first`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = asyncio.Event()
+        self.reads: list[int] = []
+
+    async def _load(self, partition: int) -> Rest:
+        self.reads.append(partition)
+        if self.reads == [0]:
+            await self.first.wait()
+        return await super()._load(partition)
+
+
+def test_a_partition_that_gets_another_epoch_before_its_turn_is_read_and_adopted_once() -> None:
+    """Adopted twice, it would forget what was acknowledged in between."""
+
+    async def main() -> None:
+        log = SlowLog()
+        gate = log.gates[2] = asyncio.Event()
+        log.loader.begin()
+        await settle()
+        log.metadata.move("__state", 2, leader=1, leader_epoch=3)
+        log.resign(log.lost_partitions())
+        log.loader.begin()
+        log.first.set()
+        await settle()
+        del log.gates[2]
+        gate.set()
+        await settle()
+        name = next(each for each in map(str, range(99)) if log.partition_of(each) == 2)
+        batch = build_batch([Record(b"acknowledged", b"", 0)])
+        await log._write(name, batch, applied=lambda _: log.loaded[2].append(b"acknowledged"))
+        await settle()
+        assert log.reads.count(2) == 1
+        assert log.loaded[2] == [b"2", b"acknowledged"]
+        log.loader.stop()
+        await log.tasks.cancel()
+
+    run_virtually(main())

@@ -129,13 +129,15 @@ def test_a_completion_that_is_not_replicated_is_written_once() -> None:
 
     async def scenario(world: World, producer: ProducerIdAndEpoch, gate: asyncio.Event) -> None:
         world.replicas.gate = None
-        ending = asyncio.ensure_future(world.coordinator.end(ID, producer, commit=True, client_version=V2))
-        await ending
+        markers = world.replicas.marker_gate = asyncio.Event()
+        await world.coordinator.end(ID, producer, commit=True, client_version=V2)
         world.replicas.gate = gate  # The completion waits.
+        markers.set()
+        await settle()
+        writes = world.replicas.writes
         await asyncio.sleep(10 * WRITE_TIMEOUT_MS / 1000)
         assert world.coordinator.describe(ID).state is TransactionState.PREPARE_COMMIT
         assert await code_of(world.coordinator.init_producer(ID, 60_000, None)) is ErrorCode.concurrent_transactions
-        writes = world.replicas.writes
         gate.set()
         await settle()
         assert world.coordinator.describe(ID).state is TransactionState.COMPLETE_COMMIT
