@@ -41,7 +41,10 @@ DELEGATION_TOKENS = (38, 39, 40)
 VERSIONS = [
     pytest.param(key, version, id=f"{api_name(key)}-v{version}")
     for key, handler in sorted(HANDLERS.items())
-    for version in range(handler.VERSIONS[0], handler.VERSIONS[1] + 1)
+    # Versions above those that ApiVersions lists are for brokers.
+    for version in range(
+        handler.VERSIONS[0], min(handler.VERSIONS[1], getattr(handler, "ADVERTISED_VERSIONS", handler.VERSIONS)[1]) + 1
+    )
 ]
 
 

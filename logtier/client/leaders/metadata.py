@@ -38,13 +38,11 @@ class _Memory:
 
     Attributes:
         former_ids: Ids that this one has replaced: a broker that still names one of them is behind.
-        unknown_answers: Responses in a row that do not know the topic.
     """
 
     topic_id: uuid.UUID
     leaders: dict[int, KnownLeader] = field(default_factory=dict)
     former_ids: frozenset[uuid.UUID] = frozenset()
-    unknown_answers: int = 0
 
 
 class ClientMetadata:
@@ -61,6 +59,8 @@ class ClientMetadata:
         self.cluster_id: str | None = None
         self._memories: dict[str, _Memory] = {}
         self._hinted: set[str] = set()
+        #: Responses in a row that do not know a topic.
+        self._unknown_answers: dict[str, int] = {}
 
     def update(self, response: Any, *, is_complete: bool) -> bool:
         """Takes over a response; returns whether its broker is behind what is known already.
@@ -84,16 +84,16 @@ class ClientMetadata:
     def _remember(self, name: str, topic: KnownTopic) -> bool:
         """Replaces what is older than the memory, and remembers the rest; returns whether all was up to date."""
         memory = self._memories.get(name)
-        if topic.error_code == UNKNOWN_TOPIC_OR_PARTITION and memory is not None:
-            memory.unknown_answers += 1
+        if topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+            self._unknown_answers[name] = self._unknown_answers.get(name, 0) + 1
             return False
+        self._unknown_answers.pop(name, None)
         topic_id = topic.topic_id
         if topic_id is None or not topic_id.int:
             return True
         if memory is None:
             self._memories[name] = _Memory(topic_id, dict(topic.leaders))
             return True
-        memory.unknown_answers = 0
         if topic_id in memory.former_ids:
             topic.topic_id, topic.leaders = memory.topic_id, dict(memory.leaders)
             return False
@@ -116,13 +116,12 @@ class ClientMetadata:
         return is_current
 
     def is_gone(self, name: str) -> bool:
-        """Whether a topic that the last response does not know is deleted.
+        """Whether a topic that the last response does not know does not exist.
 
-        A broker that has just started or lags behind may not know a new topic: a topic that was there before counts as
-        deleted when as many responses as there are brokers do not know it.
+        A broker that has just started or lags behind may not know a new topic: it counts as missing when as many
+        responses in a row as there are brokers do not know it.
         """
-        memory = self._memories.get(name)
-        return memory is None or memory.unknown_answers >= len(self.brokers)
+        return self._unknown_answers.get(name, 0) >= len(self.brokers)
 
     def leader(self, name: str, partition: int) -> KnownLeader | None:
         """Returns a partition's leader in the present metadata; None if it must be requested."""

@@ -108,7 +108,8 @@ def test_configs_of_topics_clients_and_users_are_changed_through_any_broker(
     kafka_tool: KafkaTool, cluster: FaultyCluster
 ) -> None:
     first, second, third = (broker.address for broker in cluster.brokers.values())
-    making = ["--create", "--topic", "set", "--partitions", "1", "--config", "cleanup.policy=compact"]
+    # On a broker that no test takes down.
+    making = ["--create", "--topic", "set", "--replica-assignment", "1", "--config", "cleanup.policy=compact"]
     kafka_tool(TOPICS, "--bootstrap-server", first, *making, "--config", "min.insync.replicas=2")
     user = ["--entity-type", "users", "--entity-name", "ann", "--alter"]
     kafka_tool(CONFIGS, "--bootstrap-server", third, *user, "--add-config", "SCRAM-SHA-256=[password=a-secret]")

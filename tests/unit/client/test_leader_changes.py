@@ -11,12 +11,14 @@ from headwater.logtier.client import cluster as cluster_module
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient, OffsetInEpoch
 from headwater.logtier.client.coordinators import ask_group_coordinator
 from headwater.logtier.client.errors import (
+    UNKNOWN_TOPIC_OR_PARTITION,
     LogTruncationError,
     OffsetOutOfRangeError,
     RequestTimeoutError,
     UnknownTopicError,
 )
 from headwater.logtier.client.fetcher import FetchConfig, read_partition
+from headwater.logtier.client.leaders.metadata import ClientMetadata
 from headwater.logtier.client.messages import ApiKey
 from headwater.logtier.records.batch import decode_records, iterate_batches
 from tests.scripted_brokers import FENCED, KEY, NOT_LEADER, OUT_OF_RANGE, TOPIC, Belief, ScriptedBrokers
@@ -213,3 +215,15 @@ def test_an_offset_that_the_leader_lacks_is_out_of_range() -> None:
     brokers = ScriptedBrokers(2, leader=1, epoch=5, values={5: VALUES})
     with pytest.raises(OffsetOutOfRangeError):
         read(brokers.client(), 9, 12)
+
+
+def test_a_topic_that_was_never_seen_is_missing_when_as_many_answers_as_brokers_do_not_know_it() -> None:
+    """Right after its creation, a broker that lags behind does not know it yet."""
+    brokers = [SimpleNamespace(node_id=each, host="127.0.0.1", port=9092 + each) for each in (1, 2)]
+    unknown = SimpleNamespace(error_code=UNKNOWN_TOPIC_OR_PARTITION, name="new", partitions=(), is_internal=False)
+    response = SimpleNamespace(brokers=brokers, cluster_id="c", topics=[unknown])
+    metadata = ClientMetadata()
+    assert metadata.update(response, is_complete=False), "another broker is asked next"
+    assert not metadata.is_gone("new")
+    metadata.update(response, is_complete=False)
+    assert metadata.is_gone("new")
