@@ -73,7 +73,7 @@ kill: java venv ## kill -9 of brokers and of pipelines, many rounds (ROUNDS=30, 
 	@KILL_ROUNDS=$(or $(ROUNDS),30) KILL_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s tests/end_to_end/kill
 
 .PHONY: faults
-faults: java venv ## kill -9 and SIGSTOP of the brokers of a real cluster (MINUTES=10, SEED=first)
+faults: java venv ## kills, freezes and cut links of a real cluster (MINUTES=10, SEED=first)
 	@$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 .PHONY: simulate

@@ -290,9 +290,6 @@ class ClusterClient:
             return known.node_id
 
         def ask() -> int:
-            leader = self._metadata.leader(topic, partition)
-            if leader is not None:
-                return leader.node_id
             self.refresh_metadata([topic])
             found = self._known_topic(topic)
             if partition not in found.leaders:

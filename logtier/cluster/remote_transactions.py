@@ -22,6 +22,7 @@ from headwater.logtier.runtime.deferred import Deferred
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 from headwater.logtier.transaction.coordinator import WRITE_TIMEOUT_MS
 from headwater.logtier.transaction.markers import TIMEOUT_MS, Marker
+from headwater.logtier.transaction.verifier import VerifiedPartition
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +40,6 @@ class _Marked:
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class _Verified:
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    adds: bool
-    topic_partition: TopicPartition
-
-
 class RemoteTransactions:
     """Asks other brokers, in one request at a time to each of them, for all transactions of this broker (KIP-890)."""
 
@@ -57,10 +49,10 @@ class RemoteTransactions:
         self._markers: RequestBatches[_Marked, Codes] = RequestBatches(
             self._write_markers, lambda each: each.marker.producer_id, lambda each: each, self._tasks
         )
-        self._verifications: RequestBatches[_Verified, ErrorCode] = RequestBatches(
+        self._verifications: RequestBatches[VerifiedPartition, ErrorCode] = RequestBatches(
             self._verify,
             lambda each: each.transactional_id,
-            lambda each: (each.producer_id, each.producer_epoch, each.adds),
+            lambda each: (each.producer, each.adds),
             self._tasks,
         )
 
@@ -76,34 +68,24 @@ class RemoteTransactions:
         """
         return self._markers.ask(broker_id, _Marked(marker, frozenset(partitions)))
 
-    def verify_partition(
-        self,
-        broker_id: int,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        topic_partition: TopicPartition,
-        *,
-        add: bool,
-    ) -> Awaitable[None]:
+    def verify_partition(self, broker_id: int, verified: VerifiedPartition) -> Awaitable[None]:
         """Ask a transaction coordinator whether a transaction includes a partition; see `TransactionCoordinator`.
 
         Raises:
-            KafkaError: the coordinator's refusal; network_exception without an answer.
+            KafkaError: from the awaitable: the coordinator's refusal; network_exception without an answer.
         """
-        question = _Verified(transactional_id, producer_id, producer_epoch, add, topic_partition)
-        return Deferred(functools.partial(self._ask, broker_id, question))
+        return Deferred(functools.partial(self._ask, broker_id, verified))
 
-    async def _ask(self, broker_id: int, question: _Verified) -> None:
-        code = await self._verifications.ask(broker_id, question)
+    async def _ask(self, broker_id: int, verified: VerifiedPartition) -> None:
+        code = await self._verifications.ask(broker_id, verified)
         if code is ErrorCode.operation_not_attempted:
             # The coordinator does not know another partition of the request yet.
             code = ErrorCode.coordinator_not_available
         if code is not ErrorCode.none:
             raise KafkaError(
                 code,
-                f"broker {broker_id} refused {question.topic_partition} in a transaction of "
-                f"{question.transactional_id[:249]!r}",
+                f"broker {broker_id} refused {verified.topic_partition} in a transaction of "
+                f"{verified.transactional_id[:249]!r}",
             )
 
     async def _write_markers(self, broker_id: int, items: list[_Marked]) -> list[Codes]:
@@ -121,7 +103,7 @@ class RemoteTransactions:
         codes = await self._call(broker_id, Purpose.MARKERS, request, TIMEOUT_MS)
         return [{each: _code(codes.get((item.marker.producer_id, each))) for each in item.partitions} for item in items]
 
-    async def _verify(self, broker_id: int, items: list[_Verified]) -> list[ErrorCode]:
+    async def _verify(self, broker_id: int, items: list[VerifiedPartition]) -> list[ErrorCode]:
         partitions: dict[str, list[TopicPartition]] = {}
         for each in items:
             partitions.setdefault(each.transactional_id, []).append(each.topic_partition)
@@ -152,8 +134,5 @@ class RemoteTransactions:
 
 
 def _code(number: int | None) -> ErrorCode:
-    """Return an error code of a response; unknown_server_error if it is missing, or of an unknown kind."""
-    try:
-        return ErrorCode.unknown_server_error if number is None else ErrorCode(number)
-    except ValueError:
-        return ErrorCode.unknown_server_error
+    """Return an error code of a response, which has been decoded; unknown_server_error if it is missing."""
+    return ErrorCode.unknown_server_error if number is None else ErrorCode(number)

@@ -38,10 +38,11 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.protocol.uuids import random_uuid, to_text
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
-from headwater.logtier.state_topic.loading import Rest, StateLoader
+from headwater.logtier.state_topic.loading import StateLoader
 from headwater.logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata, StateTopicReplicas
 from headwater.logtier.state_topic.topic import TopicCreator, create_state_topic
 from headwater.logtier.state_topic.turns import Turns
+from headwater.logtier.state_topic.writes import Wait
 
 logger = logging.getLogger(__name__)
 
@@ -451,7 +452,7 @@ class GroupCoordinator:
         else:
             self._classic.remove(group)
 
-    async def _load_partition(self, partition: int) -> Rest:
+    async def _load_partition(self, partition: int) -> Wait | None:
         spawn = self._tasks.spawn
         return await load_groups(partition, self._log, self._groups, self._classic, self._consumer, spawn)
 

@@ -10,8 +10,9 @@ from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.group.persistence.replay import GroupReplay
 from headwater.logtier.group.persistence.state_log import GroupStateLog
 from headwater.logtier.group.registry import AnyGroup, GroupRegistry
-from headwater.logtier.state_topic.loading import Rest, Spawn
+from headwater.logtier.state_topic.loading import Spawn
 from headwater.logtier.state_topic.turns import Turns
+from headwater.logtier.state_topic.writes import Wait
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ async def load_groups(
     classic: ClassicGroups,
     consumer: ConsumerGroups,
     spawn: Spawn,
-) -> Rest:
+) -> Wait | None:
     """Read a partition and register its groups, if this broker still leads it then; yields to other tasks meanwhile.
 
     Return the rest of the load, if it has to wait.

@@ -1,15 +1,16 @@
 """When appends and deletions may be acknowledged: on the device, and at the followers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from headwater.logtier.log.durability import FlushRound
-from headwater.logtier.log.log import AppendInfo
+from headwater.logtier.log.log import AppendInfo, Log
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.delayed_replication import DelayedReplication, Outcome
 from headwater.logtier.replication.flush_wait import wait_flushed
 from headwater.logtier.replication.local_replicas import LocalReplicas
+from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.purgatory import CallLater, Purgatory
 
 Results: TypeAlias = list[KafkaError | None]
@@ -110,7 +111,11 @@ class Acknowledgements:
         Args:
             acks: With -1 each append waits until the high watermark has passed it, otherwise only for its sync.
         """
-        waits = [(key, self._waiting(key, info.last_offset)) for key, info in appends] if acks == -1 else []
+        waits = (
+            [(key, self._committed(key, info.last_offset, Partition.acknowledgement)) for key, info in appends]
+            if acks == -1
+            else []
+        )
         flushes = [info.flush for _, info in appends]
         if all(outcome() == ErrorCode.none for _, outcome in waits) and all(flush is None for flush in flushes):
             return None
@@ -123,7 +128,7 @@ class Acknowledgements:
 
         It has no timeout, and an ISR below its minimum does not end it: the records may be committed later.
         """
-        outcome = self._waiting(topic_partition, last_offset, is_append=False)
+        outcome = self._committed(topic_partition, last_offset, Partition.commitment)
         if outcome() == ErrorCode.none and flush is None:
             return None
         return ReplicationWait(self._appends, [(topic_partition, outcome)], None, [flush])
@@ -135,15 +140,19 @@ class Acknowledgements:
             return None
         return ReplicationWait(self._deletions, waits, timeout_ms)
 
-    def _waiting(self, topic_partition: TopicPartition, last_offset: int, *, is_append: bool = True) -> Outcome:
+    def _committed(
+        self,
+        topic_partition: TopicPartition,
+        last_offset: int,
+        outcome_of: Callable[[Partition[Log], int, int], ErrorCode | None],
+    ) -> Outcome:
         partition = self._replicas.online.get(topic_partition)
         leader_epoch = -1 if partition is None else partition.leader_epoch
 
         def outcome() -> ErrorCode | None:
             if partition is None or self._replicas.online.get(topic_partition) is not partition:
                 return self._replicas.refusal(topic_partition).code
-            find = partition.acknowledgement if is_append else partition.commitment
-            return find(last_offset, leader_epoch)
+            return outcome_of(partition, last_offset, leader_epoch)
 
         return outcome
 

@@ -357,32 +357,35 @@ class ReplicaManager:
 
         The coroutine raises the errors of `acknowledgement`.
         """
-        if info.flush is None:
-            partition = self._online.get(topic_partition)
-            if partition is not None and partition.high_watermark > info.last_offset:
-                return None
+        if self._is_replicated(topic_partition, info.last_offset, info.flush):
+            return None
         wait = self.acknowledgement([(topic_partition, info)], timeout_ms, acks=-1)
         return None if wait is None else wait.first()
 
     def commitment(
         self, topic_partition: TopicPartition, last_offset: int, flush: FlushRound | None = None
-    ) -> Coroutine[Any, Any, None] | None:
-        """Return a coroutine that waits until the leader's records up to an offset are committed; None if they are.
+    ) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """Return what waits until the leader's records up to an offset are committed; None if they are.
 
-        It has no timeout: it ends when the high watermark has passed the offset, or with this leadership.
+        The wait has no timeout: it ends when the high watermark has passed the offset, or with this leadership.
 
         Args:
             flush: The sync of the records (flush.messages), for which it waits, too.
 
         Raises:
-            KafkaError: from the coroutine: not_leader_or_follower, kafka_storage_error, unknown_topic_or_partition.
+            KafkaError: from the wait: not_leader_or_follower, kafka_storage_error, unknown_topic_or_partition.
         """
-        if flush is None:
-            partition = self._online.get(topic_partition)
-            if partition is not None and partition.is_leader and partition.high_watermark > last_offset:
-                return None
+        if self._is_replicated(topic_partition, last_offset, flush):
+            return None
         wait = self.partition_replication.acknowledgements.of_commitment(topic_partition, last_offset, flush)
-        return None if wait is None else wait.first()
+        return None if wait is None else wait.first
+
+    def _is_replicated(self, topic_partition: TopicPartition, last_offset: int, flush: FlushRound | None) -> bool:
+        """Whether the leader's records up to an offset are committed, and no sync is awaited."""
+        if flush is not None:
+            return False
+        partition = self._online.get(topic_partition)
+        return partition is not None and partition.is_leader and partition.high_watermark > last_offset
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
         """Raise the log start offset to `offset`, -1 for the high watermark; return it. See `deletions`.

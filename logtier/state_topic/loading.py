@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from headwater.logtier.state_topic.log import StateTopicLog
+from headwater.logtier.state_topic.writes import Wait
 
 logger = logging.getLogger(__name__)
 
@@ -15,8 +16,6 @@ RETRY_BACKOFF_S: Final = 1.0
 RETRY_BACKOFF_S_MAX: Final = 300.0
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-#: What is left of a load after the log is read, which raises nothing; None if nothing is.
-Rest = Callable[[], Coroutine[Any, Any, None]] | None
 
 
 class StateLoader:
@@ -30,7 +29,7 @@ class StateLoader:
     def __init__(
         self,
         log: StateTopicLog,
-        load: Callable[[int], Coroutine[Any, Any, Rest]],
+        load: Callable[[int], Coroutine[Any, Any, Wait | None]],
         loaded: Callable[[], None],
         spawn: Spawn,
     ) -> None:
@@ -64,8 +63,7 @@ class StateLoader:
     async def _run(self) -> None:
         try:
             while True:
-                # One that was led before may wait still: it is read once, in its newest epoch.
-                self._waiting.extend(each for each in self._log.new_partitions() if each not in self._waiting)
+                self._waiting.extend(self._log.new_partitions())
                 if not self._waiting:
                     break
                 await self._load_one(self._waiting.popleft())
@@ -75,7 +73,7 @@ class StateLoader:
 
     async def _load_one(self, partition: int) -> None:
         if not self._log.is_to_be_loaded(partition):
-            return  # another broker leads the partition now
+            return  # another broker leads the partition now; or it waited in two epochs, and has been read
         rest = None
         try:
             rest = await self._load(partition)
@@ -87,7 +85,7 @@ class StateLoader:
         else:
             self._spawn(self._finish(partition, rest))
 
-    async def _finish(self, partition: int, rest: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _finish(self, partition: int, rest: Wait) -> None:
         await rest()
         self._ended(partition)
         if not self.is_busy:

@@ -15,7 +15,7 @@ from headwater.logtier.records.batch import Buffer, CorruptRecordsError
 from headwater.logtier.state_topic.replay import StateReplay
 from headwater.logtier.state_topic.topic import partition_for
 from headwater.logtier.state_topic.turns import Turns
-from headwater.logtier.state_topic.writes import Applied, LedPartition, PartitionState, Refused, StateWrite
+from headwater.logtier.state_topic.writes import Applied, LedPartition, PartitionState, Refused, StateWrite, Wait
 
 logger = logging.getLogger(__name__)
 
@@ -76,10 +76,8 @@ class StateTopicReplicas(Protocol):
     ) -> Any:
         """Append a batch; the result has `first_offset`, `last_offset` and `flush`."""
 
-    def commitment(
-        self, topic_partition: TopicPartition, last_offset: int, flush: Any = None, /
-    ) -> Coroutine[Any, Any, None] | None:
-        """Return a coroutine that waits until the log is committed to an offset, however long; None if it is."""
+    def commitment(self, topic_partition: TopicPartition, last_offset: int, flush: Any = None, /) -> Wait | None:
+        """Return what waits until the log is committed to an offset, however long; None if it is."""
 
 
 class MetadataSource(Protocol):
@@ -167,7 +165,7 @@ class StateTopicLog(ABC):
         """Whether a partition is led here, and its load has not begun."""
         return self._has_state(partition, PartitionState.LOADING)
 
-    def is_loaded_later(self, partition: int) -> bool:
+    def is_loading(self, partition: int) -> bool:
         """Whether a partition is led here, not loaded and not failed."""
         led = self._partitions.get(partition)
         return led is not None and led.state not in (PartitionState.ACTIVE, PartitionState.FAILED)
@@ -256,7 +254,7 @@ class StateTopicLog(ABC):
         replay: StateReplay,
         adopt: Callable[[], None],
         restoring: Iterable[None] = (),
-    ) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    ) -> Wait | None:
         """Read a partition's log to its end into `replay`, and make the partition active.
 
         A leader may have records that are not committed yet, which its predecessor may have acknowledged: the
@@ -268,7 +266,7 @@ class StateTopicLog(ABC):
             restoring: Steps that process the replay before the partition is active; other tasks run between them.
 
         Returns:
-            The rest of the load, which waits for the high watermark; None if the load has ended.
+            The rest of the load, which waits for the high watermark and raises nothing; None if the load has ended.
         """
         key = TopicPartition(self.TOPIC, partition)
         led = self._partitions[partition]
@@ -292,19 +290,17 @@ class StateTopicLog(ABC):
                 return None
         commitment = self._replicas.commitment(key, end_offset - 1)
         if commitment is not None:
-            commitment.close()
             led.state = PartitionState.WAITING
-            return functools.partial(self._adopt_when_committed, key, led, end_offset, adopt)
+            return functools.partial(self._adopt_when_committed, key, led, commitment, adopt)
         led.state = PartitionState.ACTIVE
         adopt()
         return None
 
     async def _adopt_when_committed(
-        self, key: TopicPartition, led: LedPartition, end_offset: int, adopt: Callable[[], None]
+        self, key: TopicPartition, led: LedPartition, commitment: Wait, adopt: Callable[[], None]
     ) -> None:
         try:
-            if (commitment := self._replicas.commitment(key, end_offset - 1)) is not None:
-                await commitment
+            await commitment()
         except KafkaError as error:
             if self._partitions.get(key.partition) is led:
                 logger.warning("%s cannot be loaded, its %s are not available: %s", key, self.CONTENTS, error)

@@ -12,6 +12,8 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
+#: What is to be awaited begins when this is called.
+Wait = Callable[[], Coroutine[Any, Any, None]]
 #: Applies a write in the log; called with the offset of its first record.
 Applied = Callable[[int], None]
 #: Reverts the preparation of a failed write.
@@ -60,7 +62,7 @@ class LedPartition:
     state: PartitionState = PartitionState.LOADING
     writes: deque[StateWrite] = field(default_factory=deque)
 
-    def add(self, write: StateWrite, commitment: Coroutine[Any, Any, None] | None) -> asyncio.Task[None] | None:
+    def add(self, write: StateWrite, commitment: Wait | None) -> asyncio.Task[None] | None:
         """Add an appended batch, to be applied when committed; return the task that waits for that, if any."""
         self.writes.append(write)
         if commitment is not None:
@@ -80,9 +82,9 @@ class LedPartition:
         while (answer := next((each.answer for each in reversed(self.writes) if each.name == name), None)) is not None:
             await asyncio.wait([answer])
 
-    async def _wait(self, write: StateWrite, commitment: Coroutine[Any, Any, None]) -> None:
+    async def _wait(self, write: StateWrite, commitment: Wait) -> None:
         try:
-            await commitment
+            await commitment()
             write.outcome = True
         except KafkaError as error:
             write.outcome = error

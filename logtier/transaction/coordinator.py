@@ -13,10 +13,11 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
-from headwater.logtier.state_topic.loading import Rest, StateLoader
+from headwater.logtier.state_topic.loading import StateLoader
 from headwater.logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata
 from headwater.logtier.state_topic.topic import TopicCreator, create_state_topic
 from headwater.logtier.state_topic.turns import Turns
+from headwater.logtier.state_topic.writes import Wait
 from headwater.logtier.transaction.additions import Additions
 from headwater.logtier.transaction.markers import MarkerWriter
 from headwater.logtier.transaction.metadata import (
@@ -29,6 +30,7 @@ from headwater.logtier.transaction.metadata import (
 from headwater.logtier.transaction.state_log import TransactionReplicas, TransactionStateLog
 from headwater.logtier.transaction.topic import TRANSACTION_TOPIC, transaction_topic
 from headwater.logtier.transaction.transaction import ProducerIdNeededError, Transaction
+from headwater.logtier.transaction.verifier import VerifiedPartition
 
 logger = logging.getLogger(__name__)
 
@@ -208,20 +210,11 @@ class TransactionCoordinator:
         """
         return self._known(transactional_id, producer).verify(producer, partitions)
 
-    def verify_partition(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        topic_partition: TopicPartition,
-        *,
-        add: bool,
-    ) -> Awaitable[None] | None:
+    def verify_partition(self, verified: VerifiedPartition) -> Awaitable[None] | None:
         """Check, before an append, that the producer's transaction is open and includes the partition.
 
-        Args:
-            add: Add the partition first, and begin the transaction if necessary (transaction.version 2). Concurrent
-                additions are written together.
+        If it is to be added, this is done first, and the transaction begins if necessary (transaction.version 2).
+        Concurrent additions are written together.
 
         Returns:
             None, or an awaitable if the partition is being added.
@@ -230,9 +223,9 @@ class TransactionCoordinator:
             KafkaError: transaction_abortable (the partition was not added), and the errors of `add_partitions`; also
                 from the awaitable. A Produce response has another code for producer_fenced.
         """
-        producer = ProducerIdAndEpoch(producer_id, producer_epoch)
-        transaction = self._known(transactional_id, producer)
-        if not add:
+        producer, topic_partition = verified.producer, verified.topic_partition
+        transaction = self._known(verified.transactional_id, producer)
+        if not verified.adds:
             if transaction.verify(producer, {topic_partition}):
                 raise KafkaError(
                     ErrorCode.transaction_abortable, f"{topic_partition} was not added to the producer's transaction"
@@ -484,7 +477,7 @@ class TransactionCoordinator:
 
     # ---- loading and metadata ----
 
-    async def _load(self, partition: int) -> Rest:
+    async def _load(self, partition: int) -> Wait | None:
         def begin(loaded: list[Transaction]) -> None:
             if loaded:
                 self._tasks.spawn(self._begin_completions(partition, loaded))

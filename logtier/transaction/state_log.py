@@ -5,9 +5,8 @@ from typing import Any, Protocol
 
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
-from headwater.logtier.state_topic.loading import Rest
 from headwater.logtier.state_topic.log import MetadataSource, StateTopicLog, StateTopicReplicas
-from headwater.logtier.state_topic.writes import Refused
+from headwater.logtier.state_topic.writes import Refused, Wait
 from headwater.logtier.transaction.metadata import TransactionMetadata
 from headwater.logtier.transaction.records import transaction_key, transaction_value
 from headwater.logtier.transaction.replay import TransactionReplay
@@ -61,7 +60,7 @@ class TransactionStateLog(StateTopicLog):
     def _described(name: str) -> str:
         return f"transactional id {name[:249]!r}"
 
-    async def load(self, partition: int, registered: Callable[[list[Transaction]], None]) -> Rest:
+    async def load(self, partition: int, registered: Callable[[list[Transaction]], None]) -> Wait | None:
         """Read a partition's log and register its transactions; return the rest of the load, if it has to wait.
 
         Args:

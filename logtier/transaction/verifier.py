@@ -1,27 +1,39 @@
 """Asks the coordinator of a transaction, on whichever broker, whether it includes a partition (KIP-890)."""
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headwater.logtier.metadata.image import BrokerRegistration
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.transaction.metadata import ProducerIdAndEpoch
+
+
+class VerifiedPartition(NamedTuple):
+    """A partition to which a producer writes within its transaction.
+
+    Attributes:
+        adds: Whether to add it to the transaction, which begins with it if needed (transaction.version 2).
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    topic_partition: TopicPartition
+    adds: bool
+
+    @property
+    def producer(self) -> ProducerIdAndEpoch:
+        """The producer."""
+        return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
 
 
 class TransactionVerifier(Protocol):
     """Verifies batches of transactions before they are appended."""
 
-    def verify_partition(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        topic_partition: TopicPartition,
-        *,
-        add: bool,
-    ) -> Awaitable[None] | None:
+    def verify_partition(self, verified: VerifiedPartition, /) -> Awaitable[None] | None:
         """Return if the producer's transaction is ongoing and includes the partition; raise KafkaError otherwise.
 
-        With `add` the partition is first added to the transaction, which begins with it if needed.
+        The awaitable, of a coordinator that must be asked or of an addition, raises it, too.
         """
 
 
@@ -35,16 +47,7 @@ class LocalCoordinator(TransactionVerifier, Protocol):
 class RemoteCoordinators(Protocol):
     """The transaction coordinators of other brokers."""
 
-    def verify_partition(
-        self,
-        broker_id: int,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        topic_partition: TopicPartition,
-        *,
-        add: bool,
-    ) -> Awaitable[None]:
+    def verify_partition(self, broker_id: int, verified: VerifiedPartition, /) -> Awaitable[None]:
         """Verify with a broker; the awaitable raises KafkaError."""
 
 
@@ -56,21 +59,9 @@ class ClusterVerifier:
         self._coordinator = coordinator
         self._remote = remote
 
-    def verify_partition(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        topic_partition: TopicPartition,
-        *,
-        add: bool,
-    ) -> Awaitable[None] | None:
+    def verify_partition(self, verified: VerifiedPartition) -> Awaitable[None] | None:
         """See `TransactionVerifier`."""
-        broker_id = self._coordinator.coordinator_of(transactional_id).id
+        broker_id = self._coordinator.coordinator_of(verified.transactional_id).id
         if broker_id == self._broker_id:
-            return self._coordinator.verify_partition(
-                transactional_id, producer_id, producer_epoch, topic_partition, add=add
-            )
-        return self._remote.verify_partition(
-            broker_id, transactional_id, producer_id, producer_epoch, topic_partition, add=add
-        )
+            return self._coordinator.verify_partition(verified)
+        return self._remote.verify_partition(broker_id, verified)

@@ -1,4 +1,4 @@
-"""`make faults`: minutes of kill -9 and SIGSTOP of a cluster's real processes, each run with its seed."""
+"""`make faults`: minutes of faults of a cluster's real processes and links, each run with its seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A minute of kill -9 and SIGSTOP of a cluster's processes: nothing acknowledged is lost, on any replica."""
+"""A minute of faults of a cluster's processes and links: nothing acknowledged is lost, on any replica."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class NodeChecker:
 
     def _new_model(self, key: TopicPartition, folder: Folder) -> LogModel:
         history = self._history
-        may_miss = key.topic in history.lossy_topics or (history.may_lose and history.losses > 0)
+        may_miss = key.topic in history.lossy_topics or history.has_lost
         return LogModel(key, folder, self._batch_taken, may_miss)
 
     def _batch_taken(self, model: LogModel, end: int, batch: BatchKey, before: BatchKey | None) -> None:

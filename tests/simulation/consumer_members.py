@@ -136,18 +136,12 @@ class ConsumerMember(Worker):
                         for index in each.partitions
                     }
                 )
-        elif code in _FENCED or (
-            code == ErrorCode.group_id_not_found and self.history.may_lose and self.history.losses
-        ):
+        elif code in _FENCED or (code == ErrorCode.group_id_not_found and self.history.has_lost):
             self._fenced()
         elif code not in RETRIABLE:
             raise InvariantError(f"{self.name}: its heartbeat was refused: {ErrorCode(code).name}")
         elif code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
             self._coordinator = None
-
-    @property
-    def _has_lost(self) -> bool:
-        return self.history.may_lose and self.history.losses > 0
 
     def _take(self, assigned: set[TopicPartition]) -> None:
         for key in self._owned - assigned:

@@ -70,6 +70,11 @@ class History:
     #: Digest of all events in their order: the same for two runs of a seed.
     trace: hashlib._Hash = field(default_factory=hashlib.sha256)
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether acknowledged records may be gone."""
+        return self.may_lose and self.losses > 0
+
     def note(self, time_s: float, what: str, *details: object) -> None:
         """Add an event to the trace."""
         self.counts[what] = self.counts.get(what, 0) + 1

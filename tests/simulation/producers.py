@@ -89,7 +89,7 @@ class Producer(Worker):
             lambda: self._request(key, batch), lambda answer: answer[0].error_code, "produce", key
         )
         code = produced.error_code
-        if code in FORGOTTEN and (self._acks != ACKS_ALL or (self.history.may_lose and self.history.losses)):
+        if code in FORGOTTEN and (self._acks != ACKS_ALL or self.history.has_lost):
             self.restart()  # what became of the batch is unknown: it is not sent again
         elif code:
             raise InvariantError(f"{self.name}: {key} refused sequence {sequence}: {ErrorCode(code).name}")

@@ -216,16 +216,12 @@ class Transactor(Worker):
         if not self._coordinates(self._hosts[GROUP_KEY], self.name):
             return
         found, possible = int(answer.topics[0].partitions[0].committed_offset), self.possible_offsets()
-        if losses == self.history.group_losses and found not in possible and not self._has_lost:
+        if losses == self.history.group_losses and found not in possible and not self.history.has_lost:
             raise InvariantError(f"group {self.name} has offset {found}, possible are {sorted(possible)}")
 
     def possible_offsets(self) -> set[int]:
         """The offsets that the group may have now."""
         return self._ledger.possible_offsets(self.name)
-
-    @property
-    def _has_lost(self) -> bool:
-        return self.history.may_lose and self.history.losses > 0
 
     def _fields(self) -> dict[str, Any]:
         assert self._producer is not None
@@ -236,7 +232,7 @@ class Transactor(Worker):
         }
 
     def _check(self, code: int, what: str) -> None:
-        if code in _FENCED or code == ErrorCode.transaction_abortable or (code in _FORGOTTEN and self._has_lost):
+        if code in _FENCED or code == ErrorCode.transaction_abortable or (code in _FORGOTTEN and self.history.has_lost):
             self.note("ended by others", code)
             raise TransactionEndedError
         if code:
@@ -315,7 +311,7 @@ class CommittedReader(Worker):
         self.note("committed", key, fetched.error_code, len(fetched.records), fetched.last_stable_offset)
         if fetched.error_code == ErrorCode.none:
             self._take(key, fetched)
-        elif fetched.error_code in RETRIABLE or (self.history.may_lose and self.history.losses):
+        elif fetched.error_code in RETRIABLE or self.history.has_lost:
             self.forget_leaders()
         else:
             code = ErrorCode(fetched.error_code)
@@ -344,5 +340,5 @@ class CommittedReader(Worker):
             if record.offset >= last_stable_offset:
                 raise InvariantError(f"{self.name}: {key} shows {record.offset}, above the last stable offset")
             assert record.value is not None
-            if not (self.history.may_lose and self.history.losses):
+            if not self.history.has_lost:
                 self._ledger.see(key, record.offset, record.value)

@@ -16,7 +16,6 @@ from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
-from headwater.logtier.state_topic.loading import Rest
 from headwater.logtier.state_topic.log import (
     TOMBSTONES_PER_BATCH,
     WRITE_ERRORS,
@@ -24,7 +23,7 @@ from headwater.logtier.state_topic.log import (
     StateTopicLog,
     StateTopicReplicas,
 )
-from headwater.logtier.state_topic.writes import Refused
+from headwater.logtier.state_topic.writes import Refused, Wait
 
 _COMMIT_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
     **WRITE_ERRORS,
@@ -73,7 +72,7 @@ class GroupStateLog(StateTopicLog):
 
     async def load(
         self, partition: int, restoring: Callable[[GroupReplay], Iterator[None]], add_groups: Callable[[], None]
-    ) -> Rest:
+    ) -> Wait | None:
         """Read a partition's log and apply its offsets; return the rest of the load, if it has to wait.
 
         Args:
@@ -210,7 +209,7 @@ class GroupStateLog(StateTopicLog):
         marker = _Marker(partition, producer_id, marker_offset, committed)
         self._apply_marker(marker)
         key = (partition, producer_id)
-        if key in self._transactional_writes or self.is_loaded_later(partition):
+        if key in self._transactional_writes or self.is_loading(partition):
             self._early_markers.setdefault(key, []).append(marker)
 
     def _apply_marker(self, marker: "_Marker") -> None:

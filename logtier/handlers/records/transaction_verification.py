@@ -17,6 +17,7 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL, Buffer
 from headwater.logtier.runtime.deferred import Deferred
+from headwater.logtier.transaction.verifier import VerifiedPartition
 
 #: From this Produce version on producers know TRANSACTION_ABORTABLE (KIP-1050).
 FIRST_VERSION_WITH_ABORTABLE: Final = 11
@@ -114,13 +115,11 @@ def _ask(
 
 
 def _ask_once(transactional_id: str, question: _Question, context: RequestContext) -> Awaitable[None] | None:
-    return context.services.verifier.verify_partition(
-        transactional_id,
-        question.producer_id,
-        question.producer_epoch,
-        question.topic_partition,
-        add=context.api_version >= FIRST_VERSION_THAT_ADDS,
+    adds = context.api_version >= FIRST_VERSION_THAT_ADDS
+    verified = VerifiedPartition(
+        transactional_id, question.producer_id, question.producer_epoch, question.topic_partition, adds
     )
+    return context.services.verifier.verify_partition(verified)
 
 
 async def _await_answers(

@@ -18,6 +18,7 @@ from headwater.logtier.transaction.metadata import (
     TRANSACTION_VERSION_CLASSIC,
     ProducerIdAndEpoch,
 )
+from headwater.logtier.transaction.verifier import VerifiedPartition
 
 API_KEY = 24
 VERSIONS = (0, 5)
@@ -93,8 +94,8 @@ async def _transaction(
             )
         else:
             # Written together with what other leaders add at the same time.
-            additions = [transactions.verify_partition(transactional_id, *producer, key, add=True) for key in wanted]
-            await asyncio.gather(*filter(None, additions))
+            added = [VerifiedPartition(transactional_id, *producer, key, adds=True) for key in wanted]
+            await asyncio.gather(*filter(None, map(transactions.verify_partition, added)))
     except KafkaError as error:
         log.info("refused AddPartitionsToTxn of client %s at %s: %s", context.client_id, context.client_host, error)
         code = error.code

@@ -15,6 +15,7 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import NO_SEQUENCE
 from headwater.logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.transaction.verifier import VerifiedPartition
 
 API_KEY = 28
 VERSIONS = (0, 5)
@@ -99,12 +100,11 @@ async def _verify(request: Any, partition: TopicPartition, context: RequestConte
     adds = context.api_version >= _ADDS_FROM
     if not adds and not services.metadata.config.transaction_partition_verification_enable:
         return
+    verified = VerifiedPartition(request.transactional_id, request.producer_id, request.producer_epoch, partition, adds)
     waited_ms = 0
     while True:
         try:
-            answer = services.verifier.verify_partition(
-                request.transactional_id, request.producer_id, request.producer_epoch, partition, add=adds
-            )
+            answer = services.verifier.verify_partition(verified)
             if answer is not None:
                 await answer
         except KafkaError as error:

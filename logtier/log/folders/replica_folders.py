@@ -1,4 +1,4 @@
-"""Chooses the log among two folders of one partition after an interrupted move between disks.
+"""Chooses the log among two folders of one partition, such as after an interrupted move between disks.
 
 A move copies a log into `<topic>-<partition>.<hex>-future` on the other disk. When the copy is complete and on the
 device, a marker in it names the folder it replaces; then the old log's folder gets the name of a deleted log and the
@@ -77,13 +77,14 @@ def choose_copy(disk: Disk, first: Copy, second: Copy, topic_id: UUID | None) ->
     Args:
         topic_id: The topic id, if known; a left-over of a deleted topic of the same name has another id.
     """
+    of_two_topics = are_of_two_topics(first, second)
     for mine, other in ((first, second), (second, first)):
-        if are_of_two_topics(first, second) and mine.topic_id == topic_id:
+        if of_two_topics and mine.topic_id == topic_id:
             return mine
         replaces = read_marker(disk, mine.path)
         if replaces is not None and replaces.directory_id == other.directory.directory_id:
             return mine
-    if are_of_two_topics(first, second):
+    if of_two_topics:
         return second if first.topic_id == NO_TOPIC_ID else first
     is_empty, other_is_empty = not has_records(disk, first.path), not has_records(disk, second.path)
     if is_empty is other_is_empty:

@@ -213,14 +213,14 @@ class ProducerStates:
                     return original
         if not is_open:
             pending = self._verifications.get(producer_id)
-            if (pending is None or pending is not verification) and verification and verification.is_epoch_bumped:
-                # The partition was cut or led by another broker meanwhile. No batch of an ended transaction comes here,
-                # as its epoch is fenced: the producer may try again.
-                raise KafkaError(
-                    ErrorCode.not_enough_replicas,
-                    f"producer {producer_id} (epoch {producer_epoch}): its transaction must be verified again",
-                )
             if pending is None or pending is not verification:
+                if verification is not None and verification.is_epoch_bumped:
+                    # The partition was cut or led by another broker meanwhile. No batch of an ended transaction comes
+                    # here, as its epoch is fenced: the producer may try again.
+                    raise KafkaError(
+                        ErrorCode.not_enough_replicas,
+                        f"producer {producer_id} (epoch {producer_epoch}): its transaction must be verified again",
+                    )
                 raise KafkaError(
                     ErrorCode.invalid_txn_state,
                     f"producer {producer_id} (epoch {producer_epoch}) has no open transaction in this partition",

@@ -34,6 +34,7 @@ import pytest
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.transaction.metadata import NO_PRODUCER, ProducerIdAndEpoch, TransactionMetadata
+from headwater.logtier.transaction.verifier import VerifiedPartition
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.transaction.world import World
 
@@ -136,7 +137,9 @@ class Script:
     async def ask(self, plain: list[str], *, add: bool) -> str:
         name, *partitions = plain
         answers = [
-            self.world.coordinator.verify_partition(self.ids[name], *self.producers[name], partition(each), add=add)
+            self.world.coordinator.verify_partition(
+                VerifiedPartition(self.ids[name], *self.producers[name], partition(each), adds=add)
+            )
             for each in partitions
         ]
         before = self.world.replicas.writes

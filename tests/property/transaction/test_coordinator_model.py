@@ -18,6 +18,7 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.transaction.metadata import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TransactionState
 from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
+from headwater.logtier.transaction.verifier import VerifiedPartition
 from tests.example_counts import examples
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.transaction.world import World
@@ -89,7 +90,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
         async def write() -> None:
             answers = [
-                self.world.coordinator.verify_partition(name, *producer, partition, add=True)
+                self.world.coordinator.verify_partition(VerifiedPartition(name, *producer, partition, adds=True))
                 for partition in partitions
             ]
             await asyncio.gather(*(answer for answer in answers if answer is not None))

@@ -131,7 +131,7 @@ class _ClusterRun:
         await until(asyncio.create_task(self._equal_logs(checker)), running)
         checker.check_all()
         checker.check_end()
-        if not (self.history.may_lose and self.history.losses):
+        if not self.history.has_lost:
             self.ledger.check_end()
 
     def _properties(self) -> dict[str, object]:

@@ -19,6 +19,7 @@ from headwater.logtier.protocol.messages import encode_response
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.transaction.coordinator import WRITE_TIMEOUT_MS
 from headwater.logtier.transaction.markers import TIMEOUT_MS, Marker
+from headwater.logtier.transaction.verifier import VerifiedPartition
 from tests.kio_messages import as_tree
 from tests.unit.state_topic.surroundings import settle
 from tests.virtual_time import run_virtually
@@ -163,7 +164,7 @@ def test_a_fault_of_this_broker_is_an_error_that_is_tried_again(caplog: pytest.L
     async def scenario(remote: RemoteTransactions, peers: ScriptedPeers) -> None:
         peers.answers = [ValueError("a bad length")] * 2
         assert await code_of(remote.write_marker(2, FIRST, {P0})) is ErrorCode.unknown_server_error
-        question = remote.verify_partition(2, "payments", 7, 3, P0, add=True)
+        question = remote.verify_partition(2, VerifiedPartition("payments", 7, 3, P0, adds=True))
         assert await code_of(question) is ErrorCode.unknown_server_error
         assert caplog.text.count("a request to broker 2 failed") == 2
 
@@ -175,7 +176,7 @@ def test_a_partition_that_an_answer_lacks_has_failed() -> None:
         peers.answers = [marked(p7={P0: OK}), verified(payments={P0: OK})]
         codes = await remote.write_marker(2, FIRST, {P0, P1})
         assert codes == {P0: OK, P1: ErrorCode.unknown_server_error}
-        asked = [remote.verify_partition(2, "payments", 7, 3, each, add=True) for each in (P0, P1)]
+        asked = [remote.verify_partition(2, VerifiedPartition("payments", 7, 3, each, adds=True)) for each in (P0, P1)]
         found = await asyncio.gather(*map(code_of, asked))
         assert found == [OK, ErrorCode.unknown_server_error]
 
@@ -191,10 +192,10 @@ def test_partitions_of_several_transactions_are_verified_in_one_request() -> Non
             *map(
                 code_of,
                 (
-                    remote.verify_partition(2, "payments", 7, 3, P1, add=False),
-                    remote.verify_partition(2, "payments", 7, 3, P0, add=False),
-                    remote.verify_partition(2, "orders", 8, 0, P0, add=True),
-                    remote.verify_partition(2, "payments", 7, 3, P0, add=False),
+                    remote.verify_partition(2, VerifiedPartition("payments", 7, 3, P1, adds=False)),
+                    remote.verify_partition(2, VerifiedPartition("payments", 7, 3, P0, adds=False)),
+                    remote.verify_partition(2, VerifiedPartition("orders", 8, 0, P0, adds=True)),
+                    remote.verify_partition(2, VerifiedPartition("payments", 7, 3, P0, adds=False)),
                 ),
             )
         )
@@ -226,8 +227,8 @@ def test_questions_about_one_id_that_differ_wait_for_the_next_request(epoch: int
     async def scenario(remote: RemoteTransactions, peers: ScriptedPeers) -> None:
         peers.answers = [verified(payments={P0: OK}), verified(payments={P0: ErrorCode.producer_fenced})]
         asked = [
-            remote.verify_partition(2, "payments", 7, 3, P0, add=False),
-            remote.verify_partition(2, "payments", 7, epoch, P0, add=add),
+            remote.verify_partition(2, VerifiedPartition("payments", 7, 3, P0, adds=False)),
+            remote.verify_partition(2, VerifiedPartition("payments", 7, epoch, P0, adds=add)),
         ]
         assert await asyncio.gather(*map(code_of, asked)) == [OK, ErrorCode.producer_fenced]
         told = [
@@ -241,7 +242,7 @@ def test_questions_about_one_id_that_differ_wait_for_the_next_request(epoch: int
 def test_what_a_refusal_or_no_answer_of_a_coordinator_is_to_the_producer() -> None:
     async def scenario(remote: RemoteTransactions, peers: ScriptedPeers) -> None:
         async def asked() -> ErrorCode:
-            return await code_of(remote.verify_partition(2, "payments", 7, 3, P0, add=True))
+            return await code_of(remote.verify_partition(2, VerifiedPartition("payments", 7, 3, P0, adds=True)))
 
         for answer, code in (
             (RequestTimeoutError("broker 2 did not answer"), ErrorCode.network_exception),
@@ -263,7 +264,7 @@ def test_a_close_ends_the_questions_that_wait() -> None:
     async def scenario(remote: RemoteTransactions, peers: ScriptedPeers) -> None:
         peers.gate = asyncio.Event()
         marker = asyncio.ensure_future(remote.write_marker(2, FIRST, {P0}))
-        question = asyncio.ensure_future(remote.verify_partition(2, "payments", 7, 3, P0, add=True))
+        question = asyncio.ensure_future(remote.verify_partition(2, VerifiedPartition("payments", 7, 3, P0, adds=True)))
         await settle()
         assert len(peers.asked) == 2
         await remote.aclose()

@@ -22,7 +22,6 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.state_topic import writes
-from headwater.logtier.state_topic.loading import Rest
 from headwater.logtier.state_topic.topic import partition_for
 from headwater.logtier.state_topic.turns import STEPS_PER_TURN
 from tests.unit.group.conftest import World
@@ -181,7 +180,7 @@ def test_a_partition_that_is_led_anew_while_its_groups_are_made_is_read_anew(wor
         states: list[bool] = []
         original = world.groups._log.load
 
-        async def load(partition: int, restoring: Any, add_groups: Callable[[], None]) -> Rest:
+        async def load(partition: int, restoring: Any, add_groups: Callable[[], None]) -> writes.Wait | None:
             def interrupted(replay: Any) -> Iterator[None]:
                 for number, step in enumerate(restoring(replay)):
                     if number == 10 and not states and partition == 0:

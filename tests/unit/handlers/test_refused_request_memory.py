@@ -161,7 +161,7 @@ def test_of_a_transaction_that_its_coordinator_refuses(world: World, acks: int, 
         await asyncio.sleep(0)
         raise KafkaError(ErrorCode.invalid_producer_id_mapping, "no such producer")
 
-    def verify_partition(*_: object, add: bool) -> Awaitable[None]:
+    def verify_partition(_: object) -> Awaitable[None]:
         if is_late:
             return asyncio.ensure_future(later())
         raise KafkaError(ErrorCode.invalid_producer_id_mapping, "no such producer")

@@ -63,8 +63,8 @@ class Coordinator:
         self._answer(*asked)
         return {TopicPartition("t", 1)}
 
-    def verify_partition(self, *asked: Any, add: bool) -> None:
-        self._answer(*asked, add)
+    def verify_partition(self, verified: Any) -> None:
+        self._answer(*verified)
 
     async def end(self, *asked: Any, commit: bool, client_version: int) -> ProducerIdAndEpoch:
         self._answer(*asked, commit, client_version)

@@ -40,6 +40,7 @@ from headwater.logtier.runtime.disk import RealDisk
 from headwater.logtier.security.listener import PLAINTEXT_LISTENER
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from headwater.logtier.transaction.markers import MarkerWriter
+from headwater.logtier.transaction.verifier import VerifiedPartition
 from tests.topic_images import topic_changes
 
 TOPIC = "flights"
@@ -57,17 +58,9 @@ class Coordinator:
         self.asked: list[tuple[TopicPartition, bool]] = []
         self.answers: list[KafkaError | Awaitable[None] | None] = []
 
-    def verify_partition(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        topic_partition: TopicPartition,
-        *,
-        add: bool,
-    ) -> Awaitable[None] | None:
-        assert (transactional_id, producer_id) == ("payments", PRODUCER)
-        self.asked.append((topic_partition, add))
+    def verify_partition(self, verified: VerifiedPartition, /) -> Awaitable[None] | None:
+        assert (verified.transactional_id, verified.producer_id) == ("payments", PRODUCER)
+        self.asked.append((verified.topic_partition, verified.adds))
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, KafkaError):
             raise answer

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from headwater.logtier.metadata.topic_nodes import first_partition_state
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, RecordBatchHeader, build_batch, check_batch, decode_records
+from headwater.logtier.state_topic.writes import Wait
 from tests.topic_images import with_leader_epoch
 
 
@@ -146,10 +148,8 @@ class MemoryReplicas:
         log = self.log(topic_partition)
         return Appended(log.append(records), log.log_end_offset - 1)
 
-    def commitment(
-        self, topic_partition: TopicPartition, last_offset: int, flush: Any = None, /
-    ) -> Coroutine[Any, Any, None] | None:
-        return None if self.gate is None or last_offset < 0 else self._committed(self.gate)
+    def commitment(self, topic_partition: TopicPartition, last_offset: int, flush: Any = None, /) -> Wait | None:
+        return None if self.gate is None or last_offset < 0 else functools.partial(self._committed, self.gate)
 
     async def _committed(self, gate: asyncio.Event) -> None:
         await gate.wait()

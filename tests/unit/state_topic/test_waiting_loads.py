@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,7 +13,8 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
-from headwater.logtier.state_topic.loading import RETRY_BACKOFF_S, Rest, StateLoader
+from headwater.logtier.state_topic.loading import RETRY_BACKOFF_S, StateLoader
+from headwater.logtier.state_topic.writes import Wait
 from tests.topic_images import with_leader_epoch
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.state_topic.test_log import KeyLog, Keys
@@ -37,14 +39,12 @@ class LoadingLog(KeyLog):
         self.tasks = SpawnedTasks("loading")
         self.loader = StateLoader(self, self._load, self._all_loaded, self.tasks.spawn)
 
-    def _commitment(
-        self, topic_partition: TopicPartition, last_offset: int, flush: Any = None, /
-    ) -> Coroutine[Any, Any, None] | None:
+    def _commitment(self, topic_partition: TopicPartition, last_offset: int, flush: Any = None, /) -> Wait | None:
         assert last_offset == self.replicas.log(topic_partition).log_end_offset - 1
         gate = self.gates.get(topic_partition.partition)
-        return None if gate is None else self.replicas._committed(gate)
+        return None if gate is None else functools.partial(self.replicas._committed, gate)
 
-    async def _load(self, partition: int) -> Rest:
+    async def _load(self, partition: int) -> Wait | None:
         replay = Keys()
         return await self._read(partition, replay, lambda: self.loaded.update({partition: replay.seen}))
 
@@ -72,11 +72,11 @@ def while_loading(scenario: Callable[[LoadingLog, asyncio.Event], Coroutine[Any,
 
 def test_a_partition_serves_only_when_the_watermark_has_passed_the_end_of_its_load() -> None:
     async def scenario(log: LoadingLog, gate: asyncio.Event) -> None:
-        assert (log.active(), log.is_loaded_later(1), log.is_reading) == ([0, 2], True, False)
+        assert (log.active(), log.is_loading(1), log.is_reading) == ([0, 2], True, False)
         assert log.loaded == {0: [b"0"], 2: [b"2"]}
         gate.set()
         await settle()
-        assert (log.active(), log.is_loaded_later(1)) == ([0, 1, 2], False)
+        assert (log.active(), log.is_loading(1)) == ([0, 1, 2], False)
         assert log.loaded[1] == [b"1"]
 
     while_loading(scenario)
@@ -174,7 +174,7 @@ class SlowLog(LoadingLog):
         self.first = asyncio.Event()
         self.reads: list[int] = []
 
-    async def _load(self, partition: int) -> Rest:
+    async def _load(self, partition: int) -> Wait | None:
         self.reads.append(partition)
         if self.reads == [0]:
             await self.first.wait()

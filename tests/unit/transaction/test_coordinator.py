@@ -12,6 +12,7 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata, TransactionState
 from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
+from headwater.logtier.transaction.verifier import VerifiedPartition
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.transaction.world import Marker, World, code_of
 
@@ -244,14 +245,14 @@ def test_partitions_that_come_together_are_added_by_one_write(world: World) -> N
         partitions = [TopicPartition("t", index) for index in range(3)]
         before = world.replicas.writes
         answers = [
-            world.coordinator.verify_partition(ID, *producer, partition, add=True)
+            world.coordinator.verify_partition(VerifiedPartition(ID, *producer, partition, adds=True))
             for partition in (*partitions, partitions[0])
         ]
         assert all(answer is not None for answer in answers)
         await asyncio.gather(*(answer for answer in answers if answer is not None))
         assert world.replicas.writes == before + 1
         assert world.coordinator.describe(ID).partitions == set(partitions)
-        assert world.coordinator.verify_partition(ID, *producer, P0, add=True) is None
+        assert world.coordinator.verify_partition(VerifiedPartition(ID, *producer, P0, adds=True)) is None
 
     run(scenario())
 
@@ -260,9 +261,9 @@ def test_partitions_that_come_during_a_write_are_added_by_the_next_one(world: Wo
     async def scenario() -> None:
         producer = await begun(world)
         world.replicas.gate = asyncio.Event()
-        first = world.coordinator.verify_partition(ID, *producer, P0, add=True)
+        first = world.coordinator.verify_partition(VerifiedPartition(ID, *producer, P0, adds=True))
         await settle()
-        second = world.coordinator.verify_partition(ID, *producer, P1, add=True)
+        second = world.coordinator.verify_partition(VerifiedPartition(ID, *producer, P1, adds=True))
         await settle()
         world.replicas.gate.set()
         assert first is not None
@@ -276,11 +277,13 @@ def test_partitions_that_come_during_a_write_are_added_by_the_next_one(world: Wo
 def test_a_failed_addition_is_told_to_everybody_who_waits_for_it(world: World) -> None:
     async def scenario() -> None:
         producer = await begun(world)
-        answers = [world.coordinator.verify_partition(ID, *producer, each, add=True) for each in (P0, P1)]
+        answers = [
+            world.coordinator.verify_partition(VerifiedPartition(ID, *producer, each, adds=True)) for each in (P0, P1)
+        ]
         world.replicas.error = KafkaError(ErrorCode.not_enough_replicas)
         assert [await code_of(answer) for answer in answers] == [ErrorCode.coordinator_not_available] * 2
         world.replicas.error = None
-        answer = world.coordinator.verify_partition(ID, *producer, P0, add=True)
+        answer = world.coordinator.verify_partition(VerifiedPartition(ID, *producer, P0, adds=True))
         assert answer is not None
         await answer
 
@@ -290,9 +293,9 @@ def test_a_failed_addition_is_told_to_everybody_who_waits_for_it(world: World) -
 def test_verification_adds_nothing(world: World) -> None:
     async def scenario() -> None:
         producer = await begun(world, P0)
-        assert world.coordinator.verify_partition(ID, *producer, P0, add=False) is None
+        assert world.coordinator.verify_partition(VerifiedPartition(ID, *producer, P0, adds=False)) is None
         with pytest.raises(KafkaError, match="transaction_abortable"):
-            world.coordinator.verify_partition(ID, *producer, P1, add=False)
+            world.coordinator.verify_partition(VerifiedPartition(ID, *producer, P1, adds=False))
         assert world.coordinator.verify_partitions(ID, producer, {P0, P1}) == {P1}
 
     run(scenario())

@@ -11,7 +11,7 @@ import pytest
 from headwater.logtier.metadata.image import BrokerRegistration
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
-from headwater.logtier.transaction.verifier import ClusterVerifier
+from headwater.logtier.transaction.verifier import ClusterVerifier, VerifiedPartition
 
 P0 = TopicPartition("t", 0)
 
@@ -30,8 +30,8 @@ class OwnCoordinator:
             raise self.leader
         return BrokerRegistration(self.leader, "here", 9092)
 
-    def verify_partition(self, *asked: Any, add: bool) -> Awaitable[None] | None:
-        self.asked.append((*asked, add))
+    def verify_partition(self, verified: VerifiedPartition, /) -> Awaitable[None] | None:
+        self.asked.append(verified)
         return self.answer
 
 
@@ -41,8 +41,8 @@ class OtherCoordinators:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    async def verify_partition(self, *asked: Any, add: bool) -> None:
-        self.asked.append((*asked, add))
+    async def verify_partition(self, broker_id: int, verified: VerifiedPartition, /) -> None:
+        self.asked.append((broker_id, *verified))
         raise KafkaError(ErrorCode.transaction_abortable)
 
 
@@ -52,14 +52,14 @@ def test_the_broker_that_leads_the_ids_partition_is_asked_as_the_newest_image_ha
     verifier = ClusterVerifier(1, own, others)
 
     async def scenario() -> None:
-        assert verifier.verify_partition("payments", 7, 3, P0, add=add) is None
+        assert verifier.verify_partition(VerifiedPartition("payments", 7, 3, P0, adds=add)) is None
         own.answer = asyncio.sleep(0)
-        answer = verifier.verify_partition("payments", 7, 3, P0, add=add)
+        answer = verifier.verify_partition(VerifiedPartition("payments", 7, 3, P0, adds=add))
         assert answer is own.answer
         await own.answer
         assert (own.asked, others.asked) == ([("payments", 7, 3, P0, add)] * 2, [])
         own.leader = 2
-        asked = verifier.verify_partition("payments", 7, 3, P0, add=add)
+        asked = verifier.verify_partition(VerifiedPartition("payments", 7, 3, P0, adds=add))
         assert asked is not None
         with pytest.raises(KafkaError, match="transaction_abortable"):
             await asked
@@ -72,5 +72,5 @@ def test_without_a_coordinator_nobody_is_asked() -> None:
     own, others = OwnCoordinator(), OtherCoordinators()
     own.leader = KafkaError(ErrorCode.coordinator_not_available)
     with pytest.raises(KafkaError, match="coordinator_not_available"):
-        ClusterVerifier(1, own, others).verify_partition("payments", 7, 3, P0, add=True)
+        ClusterVerifier(1, own, others).verify_partition(VerifiedPartition("payments", 7, 3, P0, adds=True))
     assert (own.asked, others.asked) == ([], [])
