@@ -132,7 +132,7 @@ def test_any_broker_may_die_in_any_window_of_a_micro_batch(cluster: FaultyCluste
 
 
 class Killer:
-    """Kills one broker after the other, each when all ISRs are full; at the end all brokers run."""
+    """Kills one broker after the other, each when all ISRs are full, so often; at the end all brokers run."""
 
     def __init__(self, cluster: FaultyCluster) -> None:
         self.kills = 0
@@ -159,9 +159,9 @@ class Killer:
     def _run(self) -> None:
         try:
             admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap_servers})
-            while not self._stopped.is_set():
+            while self.kills < ROUNDS and not self._stopped.is_set():
                 await_full_isrs(admin, len(BROKERS), OWN_PARTITIONS)
-                self._stopped.wait(self._chance.uniform(0, 2))
+                self._stopped.wait(self._chance.uniform(0, 3 * SESSION_S))
                 broker = self._cluster.brokers[self._chance.choice(BROKERS)]
                 broker.kill()
                 self.kills += 1
