@@ -164,7 +164,8 @@ def test_transactions_through_any_broker(kafka_tool: KafkaTool, cluster: FaultyC
         }
     )
     consumer.subscribe([topic])
-    values, deadline_s = [], time.monotonic() + WAIT_S
+    values: list[str | bytes | None] = []
+    deadline_s = time.monotonic() + WAIT_S
     while len(values) < RECORDS + 2 and time.monotonic() < deadline_s:
         values += [message.value() for message in consumer.consume(RECORDS, 0.5) if message.error() is None]
     consumer.close()
