@@ -41,6 +41,13 @@ def test_a_folder_of_a_clusters_broker_gets_no_metadata_of_its_own(tmp_path: Pat
     assert [each.name for each in tmp_path.iterdir()] == ["meta.properties"]
 
 
+def test_a_folder_of_several_brokers_gets_no_metadata_of_a_node(tmp_path: Path) -> None:
+    (tmp_path / "cluster.properties").write_text("brokers=3\n")
+    with pytest.raises(CliError, match="is the folder of several brokers"):
+        with_controller("user", StoredMetadata(data_dir=str(tmp_path)), nothing)
+    assert [each.name for each in tmp_path.iterdir()] == ["cluster.properties"]
+
+
 def test_a_mistake_in_the_file_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "broker.yaml"
     file.write_text("num.partition: 3\n")

@@ -7,6 +7,7 @@ of them could be asked.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,8 +36,16 @@ class StoredMetadata:
     def broker_config(self, verb: str) -> BrokerConfig:
         """Return the configs of a broker with this metadata; CliError."""
         from headwater.cli.shell.broker_properties import broker_properties, read_properties
+        from headwater.local_cluster import LAYOUT_FILE
         from headwater.logtier.config import BrokerConfig, ConfigError
 
+        if self.data_dir is not None and os.path.exists(os.path.join(self.data_dir, LAYOUT_FILE)):
+            # Metadata of a node would be written beside those in ZooKeeper, and reach no broker.
+            raise CliError(
+                verb,
+                f"{self.data_dir} is the folder of several brokers, whose metadata are in ZooKeeper",
+                "start them with `headwater up`, and name one by -b",
+            )
         try:
             if self.config_path is None:
                 return BrokerConfig.from_properties({"log.dirs": self.data_dir})
