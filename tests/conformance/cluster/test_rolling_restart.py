@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,9 +52,12 @@ def until(what: str, is_reached: Callable[[], bool]) -> None:
 class Application:
     """An application in a thread of its own. Any error that its client reports to it is one too many."""
 
-    def __init__(self, name: str, addresses: str) -> None:
+    def __init__(self, name: str, addresses: str, group_protocol: str = "classic") -> None:
         self.name = name
+        self._group_protocol = group_protocol
         self.errors: list[str] = []
+        #: Rebalances of its group.
+        self.assignments = 0
         self._common: dict[str, Any] = {
             "bootstrap.servers": addresses,
             "client.id": name,
@@ -89,16 +92,22 @@ class Application:
         self.errors += [f"{self.name}: {each.error()}" for each in messages if each.error() is not None]
         return [each for each in messages if each.error() is None]
 
-    def _consumer(self) -> Consumer:
-        return Consumer(
+    def _subscribed(self) -> Consumer:
+        consumer = Consumer(
             {
                 **self._common,
                 "group.id": self.name,
+                "group.protocol": self._group_protocol,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
             }
         )
+        consumer.subscribe([SOURCE], on_assign=self._assigned)
+        return consumer
+
+    def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self.assignments += 1
 
 
 class GroupMember(Application):
@@ -108,13 +117,12 @@ class GroupMember(Application):
         seen: The values, by partition, in the order in which they came.
     """
 
-    def __init__(self, name: str, addresses: str) -> None:
-        super().__init__(name, addresses)
+    def __init__(self, name: str, addresses: str, group_protocol: str) -> None:
+        super().__init__(name, addresses, group_protocol)
         self.seen: dict[int, list[bytes]] = {each: [] for each in range(PARTITIONS)}
 
     def _run(self) -> None:
-        consumer = self._consumer()
-        consumer.subscribe([SOURCE])
+        consumer = self._subscribed()
         try:
             while not self._ending.is_set():
                 messages = self._good(consumer.consume(RECORDS_MAX, 0.3))
@@ -144,8 +152,7 @@ class ExactlyOnceMover(Application):
         self.moved = 0
 
     def _run(self) -> None:
-        consumer = self._consumer()
-        consumer.subscribe([SOURCE])
+        consumer = self._subscribed()
         producer = Producer({**self._common, "transactional.id": self.name, "linger.ms": 5})
         producer.init_transactions(REQUEST_S)
         try:
@@ -176,10 +183,15 @@ def is_healthy(cluster: ClusterProcesses) -> bool:
     return subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False).returncode == 0
 
 
-def gone_on(mover: ExactlyOnceMover, member: GroupMember) -> Callable[[], bool]:
-    """A function that returns whether both have done more since now."""
-    moved, read = mover.moved, member.count()
-    return lambda: mover.moved > moved and member.count() > read
+def gone_on(mover: ExactlyOnceMover, members: Sequence[GroupMember]) -> Callable[[], bool]:
+    """A function that returns whether all have done more since now; it fails with their errors."""
+    moved, read = mover.moved, [each.count() for each in members]
+
+    def has_gone_on() -> bool:
+        assert [error for each in (mover, *members) for error in each.errors] == []
+        return mover.moved > moved and all(each.count() > of for each, of in zip(members, read, strict=True))
+
+    return has_gone_on
 
 
 def leaders(admin: AdminClient) -> dict[tuple[str, int], tuple[int, int]]:
@@ -194,38 +206,42 @@ def leaders(admin: AdminClient) -> dict[tuple[str, int], tuple[int, int]]:
 
 def test_a_rolling_restart_is_no_error_in_any_application(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(session_ms=6_000)
-    for each in IDS:
-        cluster.begin(each, **PROPERTIES)
-    for each in IDS:
-        cluster.await_serving(each)
+    for broker_id in IDS:
+        cluster.begin(broker_id, **PROPERTIES)
+    for broker_id in IDS:
+        cluster.await_serving(broker_id)
     addresses = ",".join(cluster.address(each) for each in IDS)
     admin = AdminClient({"bootstrap.servers": addresses, "log_level": 0})
     for future in admin.create_topics([NewTopic(each, PARTITIONS, 3) for each in (SOURCE, TARGET)]).values():
         future.result(PATIENCE_S)
     producer = NumberProducer("producer", addresses, SOURCE)
-    member, mover = GroupMember("member", addresses), ExactlyOnceMover("mover", addresses)
-    applications = (producer, member, mover)
+    members = tuple(GroupMember(f"{each}-member", addresses, each) for each in ("classic", "consumer"))
+    mover = ExactlyOnceMover("mover", addresses)
+    applications: tuple[NumberProducer | Application, ...] = (producer, *members, mover)
     for application in applications:
         application.start()
     try:
-        until("nothing is consumed", lambda: bool(mover.moved and member.count()) or bool(mover.errors))
-        for each in IDS:
-            cluster.stop(each)
-            cluster.begin(each, **PROPERTIES)
-            cluster.await_serving(each)
+        until("nothing is consumed", gone_on(mover, members))
+        assignments = [each.assignments for each in (*members, mover)]
+        for broker_id in IDS:
+            cluster.stop(broker_id)
+            cluster.begin(broker_id, **PROPERTIES)
+            cluster.await_serving(broker_id)
             until("the cluster is not healthy", lambda: is_healthy(cluster))
-            until("the applications do not go on", gone_on(mover, member))
+            until("the applications do not go on", gone_on(mover, members))
         until("leaderships did not return", lambda: all(each[0] == each[1] for each in leaders(admin).values()))
         assert producer.finish(PATIENCE_S) == 0
         sent = sorted(each.value for each in producer.acknowledged)
-        until("not all was consumed", lambda: member.count() >= len(sent) and mover.moved >= len(sent))
+        until("not all was consumed", lambda: min(mover.moved, *(each.count() for each in members)) >= len(sent))
     finally:
         producer.finish(0)
-        member.finish()
-        mover.finish()
+        for each in (*members, mover):
+            each.finish()
     assert [error for application in applications for error in application.errors] == []
-    assert sorted(value for seen in member.seen.values() for value in seen) == sent
+    assert [each.assignments for each in (*members, mover)] == assignments, "a group has rebalanced"
+    for each in members:
+        assert sorted(value for seen in each.seen.values() for value in seen) == sent
     assert sorted(read_committed(addresses, TARGET, PARTITIONS, len(sent), PATIENCE_S)) == sent
-    for each in IDS:
-        cluster.stop(each)
-        assert "Traceback" not in (cluster.folder / f"{each}.log").read_text()
+    for broker_id in IDS:
+        cluster.stop(broker_id)
+        assert "Traceback" not in (cluster.folder / f"{broker_id}.log").read_text()
