@@ -236,14 +236,14 @@ class Certificates:
         self.ca = self._write("ca.pem", self._signed(self._name, self._key, is_authority=True))
         self.server = self.issue("server", {"CN": "localhost"})
 
-    def issue(self, name: str, subject: Mapping[str, str]) -> Path:
-        """A private key and its certificate in one file."""
+    def issue(self, name: str, subject: Mapping[str, str], days: float = 7) -> Path:
+        """A private key and its certificate in one file, valid for some days from now; expired if they are negative."""
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
         key = ec.generate_private_key(ec.SECP256R1())
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return self._write(f"{name}.pem", pem + self._signed(self._names(subject), key))
+        return self._write(f"{name}.pem", pem + self._signed(self._names(subject), key, days=days))
 
     def _write(self, name: str, data: bytes) -> Path:
         path = self.folder / name
@@ -264,7 +264,7 @@ class Certificates:
         }
         return x509.Name([x509.NameAttribute(kinds[kind], value) for kind, value in subject.items()])
 
-    def _signed(self, subject: Any, key: Any, *, is_authority: bool = False) -> bytes:
+    def _signed(self, subject: Any, key: Any, *, is_authority: bool = False, days: float = 7) -> bytes:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.serialization import Encoding
@@ -277,8 +277,8 @@ class Certificates:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=7))
+            .not_valid_before(now - timedelta(days=2))
+            .not_valid_after(now + timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
             .sign(self._key, hashes.SHA256())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from headwater.logtier.client.connection import Request
-from headwater.logtier.client.errors import AuthenticationError, error_name
+from headwater.logtier.client.errors import AuthenticationError, UnsupportedMechanismError, error_name
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.client.sasl import ITERATIONS_MAX, SaslExchangeError, sasl_client
 from headwater.logtier.client.security import ClientSecurity
@@ -57,7 +57,7 @@ def authentication_steps(
     )
     if handshake.error_code:
         offered = ", ".join(map(str, handshake.mechanisms)) or "none"
-        raise AuthenticationError(
+        raise UnsupportedMechanismError(
             f"{address} does not authenticate by {security.mechanism} "
             f"({error_name(int(handshake.error_code))}; its mechanisms: {offered[:200]})"
         )

@@ -16,6 +16,7 @@ __all__ = [
     "RequestTimeoutError",
     "UnknownPartitionError",
     "UnknownTopicError",
+    "UnsupportedMechanismError",
     "UnsupportedVersionError",
     "broker_error",
     "error_name",
@@ -46,6 +47,10 @@ class BrokerConnectionError(ClientError):
 
 class AuthenticationError(ClientError):
     """Broker or client rejects the other's certificate, mechanism or password. Retries do not help."""
+
+
+class UnsupportedMechanismError(AuthenticationError):
+    """A broker does not authenticate by the client's SASL mechanism."""
 
 
 class RequestTimeoutError(ClientError):

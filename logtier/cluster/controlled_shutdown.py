@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.errors import ClientError, error_name
 from headwater.logtier.peers.controller_channel import NOT_CONTROLLER, STALE_BROKER_EPOCH, ControllerChannel
 from headwater.logtier.peers.controller_requests import broker_heartbeat_request
 from headwater.logtier.runtime.clock import Clock
@@ -50,7 +50,7 @@ async def shut_down_in_control(
             log.warning("broker %d stops although it leads partitions: %s", broker_id, error)
             return False
         if answer.error_code:
-            log.warning("broker %d stops although it leads partitions: error %d", broker_id, answer.error_code)
+            log.warning("broker %d stops although it leads partitions: %s", broker_id, error_name(answer.error_code))
             return False
         if answer.should_shut_down:
             log.info("other brokers lead the partitions of broker %d now", broker_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from headwater.logtier.client.connection import Request
-from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.errors import ClientError, error_name
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.peers.controller_channel import NOT_CONTROLLER, ControllerChannel
@@ -85,7 +85,7 @@ class Forwarding:
         if result.error_code in (ErrorCode.invalid_request, ErrorCode.unsupported_version):
             raise ProtocolViolationError("the controller cannot read the forwarded request")
         if result.error_code or (result.data is None and result is not _HERE):
-            log.error("the controller refused a forwarded request with error %d", result.error_code)
+            log.error("the controller refused a forwarded request: %s", error_name(result.error_code))
             raise KafkaError(ErrorCode.unknown_server_error, "The controller refused the request of this broker.")
         return result.data
 

@@ -180,7 +180,7 @@ class IsrProposals:
     # -- decisions
 
     def _answered(self, batch: list[_Pending], result: AlterPartitionResult) -> None:
-        if result.error_code:
+        if result.error_code not in (ErrorCode.none, ErrorCode.cluster_authorization_failed):  # the channel logs it
             log.warning("proposals of %d ISRs failed: %s", len(batch), _code(result.error_code).name)
         altered = {(each.topic_id, each.partition): each for each in result.partitions}
         for pending in batch:

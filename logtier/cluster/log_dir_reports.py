@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.errors import ClientError, error_name
 from headwater.logtier.log.folders.log_directory import LogDirectory
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.metadata.follower import MetadataFollower
@@ -178,7 +178,7 @@ class LogDirReports:
             retriable=(NOT_CONTROLLER, STALE_BROKER_EPOCH),
         )
         if answer.error_code:
-            log.warning("the controller takes no state of log folders: error %d", answer.error_code)
+            log.warning("the controller takes no state of log folders: %s", error_name(answer.error_code))
         return False  # until the image has it
 
     async def _tell_replicas(self) -> bool:
@@ -202,7 +202,7 @@ class LogDirReports:
             retriable=(NOT_CONTROLLER, STALE_BROKER_EPOCH),
         )
         if answer.error_code:
-            log.warning("the controller takes no places of replicas: error %d", answer.error_code)
+            log.warning("the controller takes no places of replicas: %s", error_name(answer.error_code))
             return False
         for key, (_, topic_id) in batch.items():
             topic = self._follower.image.topic(key.topic)

@@ -9,6 +9,7 @@ from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
+from headwater.logtier.peers.backoff import FailureNotices
 from headwater.logtier.peers.controller_channel import ControllerChannel
 from headwater.logtier.peers.inter_broker_security import inter_broker_security
 from headwater.logtier.peers.link import LinkContext
@@ -53,6 +54,7 @@ class PeerConnections:
         self._draw = draw
         self._request_timeout_ms = config.controller_socket_timeout_ms
         self._channels: list[ControllerChannel] = []
+        self._refusals = FailureNotices()
         metadata.subscribe(self._metadata_changed)
 
     def channel(self) -> ControllerChannel:
@@ -67,6 +69,7 @@ class PeerConnections:
             self._clock,
             self._draw,
             request_timeout_ms=self._request_timeout_ms,
+            refusals=self._refusals,
         )
         self._channels.append(channel)
         return channel

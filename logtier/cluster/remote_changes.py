@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from headwater.logtier.client.connection import Request
-from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.errors import ClientError, error_name
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.controller.commands import NewTopic, TopicResult
 from headwater.logtier.controller.producer_ids import ProducerIds
@@ -108,7 +108,7 @@ class RemoteChanges:
             raise KafkaError(ErrorCode.unknown_server_error, "the controller has no producer ids; its log says why")
         if block.error_code:
             raise KafkaError(
-                ErrorCode.coordinator_load_in_progress, f"the controller answered error {block.error_code}"
+                ErrorCode.coordinator_load_in_progress, f"the controller answered {error_name(block.error_code)}"
             )
         return range(block.first, block.first + block.length)
 

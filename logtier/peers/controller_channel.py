@@ -19,12 +19,13 @@ from headwater.logtier.peers.errors import PeersClosedError
 from headwater.logtier.peers.peers import SendToBroker
 from headwater.logtier.runtime.clock import Clock
 
-__all__ = ["NOT_CONTROLLER", "STALE_BROKER_EPOCH", "ControllerChannel"]
+__all__ = ["CLUSTER_AUTHORIZATION_FAILED", "NOT_CONTROLLER", "STALE_BROKER_EPOCH", "ControllerChannel"]
 
 logger = logging.getLogger(__name__)
 
 NOT_CONTROLLER: Final = 41
 STALE_BROKER_EPOCH: Final = 77
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
 
 #: Delays between attempts, as `retry.backoff.ms` and `retry.backoff.max.ms` of Kafka's clients. A change of the
 #: metadata ends a delay.
@@ -51,6 +52,7 @@ class ControllerChannel:
         send: Sends a request to a broker: `Peers.sender`, or the local controller for this broker's own id.
         turns: Number of concurrent calls.
         draw: Draws a number from [0, 1).
+        refusals: Shared by the channels of a broker: one log line about a controller that does not authorize it.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ControllerChannel:
         *,
         turns: int = 1,
         request_timeout_ms: int = 30_000,
+        refusals: FailureNotices | None = None,
     ) -> None:
         self._controller = controller
         self._send = send
@@ -70,6 +73,7 @@ class ControllerChannel:
         self._turns = asyncio.Semaphore(turns)
         self._request_timeout_ms = request_timeout_ms
         self._notices = FailureNotices()
+        self._refusals = refusals or FailureNotices()
         #: Ordered, unlike a set: the order of events is the same in every run of a simulation.
         self._pauses: dict[asyncio.Future[None], None] = {}
 
@@ -127,6 +131,9 @@ class ControllerChannel:
             try:
                 response = await self._attempt(request, deadline_ms)
                 code = error_code(response)
+                if code == CLUSTER_AUTHORIZATION_FAILED and code not in retriable:
+                    self._not_authorized()
+                    return response
                 if code not in retriable:
                     self._decided()
                     return response
@@ -154,8 +161,17 @@ class ControllerChannel:
         return await self._send(broker_id, request(), timeout_ms)
 
     def _decided(self) -> None:
-        if self._notices.forget():
+        was_refused = self._refusals.forget()
+        if self._notices.forget() or was_refused:
             logger.info("the controller answers")
+
+    def _not_authorized(self) -> None:
+        """Log that the controller refuses this broker as a whole; every request of every channel has that answer."""
+        if self._refusals.is_due("not authorized", self._clock.monotonic_ms()):
+            logger.error(
+                "the controller refuses requests of this broker: CLUSTER_AUTHORIZATION_FAILED; add the principal of "
+                "this broker to super.users of all brokers, or allow it ClusterAction on the cluster"
+            )
 
     async def _pause(self, delay_ms: int) -> None:
         loop = asyncio.get_running_loop()

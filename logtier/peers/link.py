@@ -150,6 +150,11 @@ class PeerLink:
         return self._context.settings.response_bytes_max
 
     @property
+    def security(self) -> ClientSecurity:
+        """The settings of TLS and SASL with which the link was opened."""
+        return self._security
+
+    @property
     def is_closed(self) -> bool:
         """Whether the link ended."""
         return self._state is LinkState.CLOSED
@@ -218,7 +223,9 @@ class PeerLink:
                 host, port, self, buffer_bytes=(settings.send_buffer_bytes, settings.receive_buffer_bytes), tls=context
             )
         except ConfigError as error:
-            self.close(AuthenticationError(f"no connection to {self.name}: {error}"))
+            failure = AuthenticationError(f"no connection to {self.name}: {error}")
+            failure.__cause__ = error
+            self.close(failure)
         except OSError as error:
             self.close(BrokerConnectionError(f"no connection to {self.name}: {error.strerror or error}"))
 

@@ -15,6 +15,7 @@ from headwater.logtier.peers.backoff import ExponentialBackoff, FailureNotices
 from headwater.logtier.peers.errors import PeerBusyError
 from headwater.logtier.peers.link import LinkContext, PeerLink
 from headwater.logtier.peers.pending_call import PendingCall
+from headwater.logtier.peers.remedies import remedy
 from headwater.logtier.peers.settings import BrokerAddress
 
 __all__ = ["Peer"]
@@ -178,15 +179,15 @@ class Peer:
             return
         self._link = None
         settings = self._context.settings
-        is_refused = isinstance(failure, AuthenticationError)
+        refusal = failure if isinstance(failure, AuthenticationError) else None
         now_ms = self._context.clock.monotonic_ms()
-        delay_ms = self._backoff.next_delay_ms(settings.refused_backoff_max_ms if is_refused else None)
+        delay_ms = self._backoff.next_delay_ms(None if refusal is None else settings.refused_backoff_max_ms)
         self._next_attempt_ms = now_ms + delay_ms
         self._failed_address = link.address
         if was_idle or not self._notices.is_due(str(failure), now_ms):
             return
-        if is_refused:
-            logger.error("%s; the broker tries again", failure)
+        if refusal is not None:
+            logger.error("%s; %s; the broker tries again", refusal, remedy(refusal, link.security))
         elif link.was_ready:
             logger.info("%s", failure)
         else:

@@ -4,32 +4,21 @@ import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final
 
 from headwater.logtier.log.log import Log
 from headwater.logtier.peers.replica_fetch import ReplicaFetchedPartition, ReplicaFetchPartition
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import HEADER, HEADER_BYTES, RecordBatchHeader
+from headwater.logtier.replication.fetching.fetch_refusals import FetchRefusals
 from headwater.logtier.replication.fetching.followed_partition import FollowedPartition
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import RaiseLogStart, Truncate, WatermarkMoved
 from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 
 logger = logging.getLogger(__name__)
-
-#: Answers of leaders and followers whose metadata differ for a moment.
-_PASSING: Final = frozenset(
-    (
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.unknown_topic_id,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.inconsistent_topic_id,
-    )
-)
 
 
 class AnswerOutcome(Enum):
@@ -60,6 +49,7 @@ class FollowerLogs:
     def __init__(
         self,
         replica_manager: ReplicaManager,
+        clock: Clock,
         backoff_ms: Callable[[], int],
         settled: Callable[[TopicPartition], None],
     ) -> None:
@@ -67,6 +57,8 @@ class FollowerLogs:
         self._replica_manager = replica_manager
         self._replication = replica_manager.partition_replication
         self._backoff_ms = backoff_ms
+        #: What leaders refuse.
+        self.refusals = FetchRefusals(clock)
         self._settled = settled
         #: The truncated logs that are not on the device yet.
         self._unsettled: dict[TopicPartition, Log] = {}
@@ -99,8 +91,9 @@ class FollowerLogs:
         if answer.error_code == ErrorCode.offset_out_of_range:
             return AnswerOutcome.OUT_OF_RANGE
         if answer.error_code:
-            _log_refusal(followed, answer.error_code)
+            self.refusals.refused(followed, answer.error_code)
             return AnswerOutcome.FAILED
+        self.refusals.fetched(followed.leader_id)
         try:
             if answer.diverging_epoch is None and answer.records:
                 _append(partition.log, answer.records, followed)
@@ -241,9 +234,3 @@ def _append(log: Log, records: memoryview, followed: FollowedPartition) -> None:
     log.append_as_follower(records)
     if log.log_end_offset == end:
         raise KafkaError(ErrorCode.corrupt_message, f"broker {followed.leader_id} sent no whole batch")
-
-
-def _log_refusal(followed: FollowedPartition, error_code: int) -> None:
-    level = logging.DEBUG if error_code in _PASSING else logging.ERROR
-    name = ErrorCode(error_code).name.upper()
-    logger.log(level, "%s: broker %d answered %s", followed.topic_partition, followed.leader_id, name)

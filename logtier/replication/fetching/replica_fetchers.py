@@ -44,7 +44,7 @@ class ReplicaFetchers:
         self._metadata = metadata
         self._clock = clock
         self._config = config
-        self._logs = FollowerLogs(replica_manager, lambda: self._limits().backoff_ms, self._settled)
+        self._logs = FollowerLogs(replica_manager, clock, lambda: self._limits().backoff_ms, self._settled)
         self._fetchers: dict[_FetcherKey, LeaderFetcher] = {}
         self._followed: dict[TopicPartition, FollowedPartition] = {}
         self._closing = SpawnedTasks("replica fetchers")

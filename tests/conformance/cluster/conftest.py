@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -35,8 +36,8 @@ class ClusterProcesses:
     def address(self, broker_id: int) -> str:
         return f"127.0.0.1:{self.ports[broker_id]}"
 
-    def begin(self, broker_id: int, **properties: str) -> Child:
-        """Start a broker; it may not serve yet. Properties have `_` in place of dots."""
+    def file(self, broker_id: int, **properties: str) -> str:
+        """Write the file of a broker's properties, which have `_` in place of dots; return its path."""
         port = self.ports.setdefault(broker_id, free_port())
         given = {
             "node.id": str(broker_id),
@@ -50,11 +51,27 @@ class ClusterProcesses:
         }
         file = self.folder / f"{uuid.uuid4().hex[:8]}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
-        command = [sys.executable, "-m", "headwater", "broker", "--config", str(file)]
+        return str(file)
+
+    def begin(self, broker_id: int, **properties: str) -> Child:
+        """Start a broker; it may not serve yet."""
+        command = [sys.executable, "-m", "headwater", "broker", "--config", self.file(broker_id, **properties)]
         environment = os.environ | {"HEADWATER_LOG_LEVEL": "INFO", "NO_COLOR": "1"}
         output = self.folder / f"{broker_id}.log"
         child = self.children[broker_id] = Child(f"broker {broker_id}", command, output, environment)
         return child
+
+    def headwater(self, *arguments: str, stdin: str = "") -> None:
+        """Run a command to its end, which must be a good one."""
+        done = subprocess.run(
+            [sys.executable, "-m", "headwater", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
 
     def await_serving(self, broker_id: int) -> None:
         self.children[broker_id].await_kafka(self.ports[broker_id], START_S)

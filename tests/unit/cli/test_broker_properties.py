@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headwater.cli.main import main
+from headwater.cli.shell.broker_properties import broker_properties, read_properties
 from headwater.cli.shell.errors import CliError
-from headwater.cli.verbs.broker import broker_properties, read_properties
 
 
 def test_flags_are_stronger_than_set_and_set_is_stronger_than_the_file() -> None:

@@ -16,7 +16,12 @@ from headwater.logtier.client.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
-from headwater.logtier.peers.controller_channel import NOT_CONTROLLER, STALE_BROKER_EPOCH, ControllerChannel
+from headwater.logtier.peers.controller_channel import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    NOT_CONTROLLER,
+    STALE_BROKER_EPOCH,
+    ControllerChannel,
+)
 from headwater.logtier.peers.errors import PeersClosedError
 from tests.virtual_time import LoopClock, run_virtually
 
@@ -241,3 +246,16 @@ def test_a_controller_that_is_away_is_one_line_and_one_when_it_is_back(caplog: p
         "no decision of the controller: no controller is known; the broker tries again",
         "the controller answers",
     ]
+
+
+def test_a_controller_that_does_not_authorize_the_broker_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        brokers = Brokers(*[CLUSTER_AUTHORIZATION_FAILED] * 5)
+        assert [await brokers.call() for _ in range(6)] == [CLUSTER_AUTHORIZATION_FAILED] * 5 + [0]
+        await brokers.call()
+
+    caplog.set_level(logging.INFO)
+    virtually(run)
+    refused, answers = [record.getMessage() for record in caplog.records if "controller" in record.name]
+    assert "CLUSTER_AUTHORIZATION_FAILED; add the principal of this broker to super.users" in refused
+    assert answers == "the controller answers"

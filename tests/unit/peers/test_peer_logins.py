@@ -73,7 +73,8 @@ def test_a_wrong_password_is_one_line_until_it_changes(caplog: pytest.LogCapture
         assert level == "ERROR"
         assert line == (
             "broker 2 at broker-2:9092 refuses user 'alice': Authentication failed: Invalid username or password; "
-            "the broker tries again"
+            "correct the password in this broker's sasl.jaas.config, or user_alice in that of the other broker, and "
+            "restart it; the broker tries again"
         )
         gaps = cluster.attempt_gaps_ms
         assert max(gaps) > 5_000, "a refused credential is tried less often than a broker that is down"

@@ -17,6 +17,7 @@ from headwater.logtier.replication.fetching.followed_partition import FollowedPa
 from headwater.logtier.replication.fetching.follower_logs import AnswerOutcome, FollowerLogs
 from headwater.logtier.replication.watermark_checkpoints import HIGH_WATERMARKS
 from headwater.logtier.runtime.disk import RealDisk
+from tests.manual_clock import ManualClock
 from tests.unit.replication.replicated_node import OK, P0, TOPIC_ID, Make, ReplicatedNode, run
 from tests.unit.state_topic.surroundings import settle
 from tests.virtual_time import run_virtually
@@ -58,7 +59,8 @@ class Follower:
             node.fetched(broker, 3)
         node.change(leader=2, leader_epoch=EPOCH)
         self.settled: list[TopicPartition] = []
-        self.logs = FollowerLogs(node.replicas, lambda: 1_000, self.settled.append)
+        self.clock = ManualClock()
+        self.logs = FollowerLogs(node.replicas, self.clock, lambda: 1_000, self.settled.append)
 
     @property
     def log(self) -> Any:

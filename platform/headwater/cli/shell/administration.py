@@ -1,38 +1,20 @@
-"""Shared parts of verbs that administer a broker: clients of a running broker, or the metadata of a stopped one."""
+"""Shared parts of verbs that administer running brokers: their clients."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import click
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_security, servers, settings
 
 if TYPE_CHECKING:
     from headwater.logtier.client.cluster import ClusterClient
-    from headwater.logtier.controller.controller import Controller
-    from headwater.logtier.metadata.image import MetadataCache
-
-T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 CALLBACK_WAIT_S: Final = 0.02
 """Interval between calls of librdkafka's callbacks while an answer is due."""
-
-
-def data_option(function: F) -> F:
-    """Add `--data`: the folder of a stopped broker (see `offline`)."""
-    return click.option(
-        "--data",
-        "data_dir",
-        type=click.Path(),
-        metavar="DIR",
-        help="Data directory of a stopped broker, used instead of a running broker.",
-    )(function)
 
 
 def reachable_servers(verb: str, bootstrap_servers: str | None) -> str:
@@ -48,7 +30,7 @@ def reachable_servers(verb: str, bootstrap_servers: str | None) -> str:
         raise CliError(
             verb,
             f"no broker answers at {error}",
-            "start one with `headwater up`, or name the folder of one that does not run with --data",
+            "start one with `headwater up`, or change the metadata of a stopped one: --data, or --config in a cluster",
             exit_code=EXIT_FAILED,
         ) from None
     return brokers
@@ -122,46 +104,4 @@ def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[Cluster
         fix = "start one with `headwater up`, or name another with --bootstrap-servers"
         raise CliError(verb, str(error), fix, exit_code=EXIT_FAILED) from None
     except ClientError as error:
-        raise CliError(verb, str(error), exit_code=EXIT_FAILED) from None
-
-
-def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache], Coroutine[Any, Any, T]]) -> T:
-    """Call `call` with the metadata of a folder, which must not be in use by a broker."""
-    import asyncio
-    import random
-
-    from headwater.logtier.config import BrokerConfig, ConfigError
-    from headwater.logtier.controller.bootstrap import bootstrap
-    from headwater.logtier.controller.controller import Controller
-    from headwater.logtier.machine import configured_store
-    from headwater.logtier.metadata.follower import MetadataFollower
-    from headwater.logtier.metadata.image import MetadataCache
-    from headwater.logtier.metadata.paths import CorruptNodeError
-    from headwater.logtier.metadata.store import MetadataStoreError
-    from headwater.logtier.runtime.clock import SystemClock
-    from headwater.logtier.runtime.disk import RealDisk
-    from headwater.logtier.runtime.random_bytes import system_random_bytes
-
-    async def run() -> T:
-        config = BrokerConfig.from_properties({"log.dirs": data_dir})
-        metadata = MetadataCache(config)
-        store = configured_store(config, RealDisk(), lambda _: None)
-        await store.start()
-        try:
-            follower = MetadataFollower(store, metadata)
-            controller = Controller(config, SystemClock(), random.Random(), store, follower)
-            await bootstrap(store, random.Random(), system_random_bytes)
-            await follower.start()
-            try:
-                await controller.start()
-                return await call(controller, metadata)
-            finally:
-                await controller.stop()
-                await follower.stop()
-        finally:
-            await store.close()
-
-    try:
-        return asyncio.run(run())
-    except (ConfigError, MetadataStoreError, CorruptNodeError) as error:
         raise CliError(verb, str(error), exit_code=EXIT_FAILED) from None

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headwater.cli.shell.administration import admin_client, data_option, offline
+from headwater.cli.shell.administration import admin_client
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_options, output_option
 from headwater.cli.shell.output import note, print_rows
+from headwater.cli.shell.stored_metadata import stored_metadata_options, with_controller
 
 if TYPE_CHECKING:
     from headwater.logtier.controller.controller import Controller
@@ -89,7 +90,7 @@ _prefix_option = click.option("--prefix", is_flag=True, help="Match all names th
 @click.option(
     "--consumer", is_flag=True, help="The operations of a consumer: read and describe its topics, read its group."
 )
-@data_option
+@stored_metadata_options
 @client_options
 def add(**given: Any) -> None:
     """Add a rule for each combination of the given principals, hosts, operations and resources.
@@ -101,12 +102,12 @@ def add(**given: Any) -> None:
       headwater acls add --principal 'User:*' --operation read --topic secret --deny
     """
     bindings = _bindings(given)
-    if given["data_dir"] is not None:
+    if given["stored"] is not None:
 
         async def create(controller: Controller, _: MetadataCache) -> list[Any]:
             return list(await controller.create_acls(bindings))
 
-        for error in offline("acls add", given["data_dir"], create):
+        for error in with_controller("acls add", given["stored"], create):
             if error is not None:
                 raise CliError("acls add", error.message, exit_code=EXIT_FAILED)
     else:
@@ -120,7 +121,7 @@ def add(**given: Any) -> None:
 @app.command("list")
 @_resource_options
 @_rule_options
-@data_option
+@stored_metadata_options
 @output_option
 @client_options
 def list_acls(output: str, **given: Any) -> None:
@@ -150,7 +151,7 @@ def list_acls(output: str, **given: Any) -> None:
 @_prefix_option
 @_rule_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@data_option
+@stored_metadata_options
 @client_options
 def remove(yes: bool, **given: Any) -> None:
     """Remove the rules of exactly the given resources, principals, hosts and operations, after confirmation."""
@@ -168,12 +169,12 @@ def remove(yes: bool, **given: Any) -> None:
         if not sys.stdin.isatty():
             raise CliError(verb, f"would remove {len(found)} rules", "give --yes to confirm")
         click.confirm(f"Remove {len(found)} rules?", abort=True, err=True)
-    if given["data_dir"] is not None:
+    if given["stored"] is not None:
 
         async def delete(controller: Controller, _: MetadataCache) -> None:
             await controller.delete_acls(filters)
 
-        offline(verb, given["data_dir"], delete)
+        with_controller(verb, given["stored"], delete)
     else:
         admin = admin_client(verb, given["bootstrap_servers"])
         for future in admin.client.delete_acls([_to_client_filter(each) for each in filters]).values():
@@ -259,12 +260,12 @@ def _filters(given: dict[str, Any], *, exact: bool) -> list[AclFilter]:
 def _found(verb: str, given: dict[str, Any], *, exact: bool = False) -> list[AclBinding]:
     filters = _filters(given, exact=exact)
     found: dict[AclBinding, None] = {}
-    if given["data_dir"] is not None:
+    if given["stored"] is not None:
 
         async def read(_: Controller, metadata: MetadataCache) -> list[AclBinding]:
             return list(metadata.image.acls.values())
 
-        for binding in offline(verb, given["data_dir"], read):
+        for binding in with_controller(verb, given["stored"], read):
             if any(wanted.matches(binding) for wanted in filters):
                 found[binding] = None
         return list(found)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headwater.cli.shell.administration import cluster_client, data_option, offline, reachable_servers
+from headwater.cli.shell.administration import cluster_client, reachable_servers
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_options, key_values, output_option
 from headwater.cli.shell.output import note, print_rows
+from headwater.cli.shell.stored_metadata import StoredMetadata, stored_metadata_options, with_controller
 
 if TYPE_CHECKING:
     from headwater.logtier.config.quotas import ClientQuota, QuotaEntity
@@ -48,12 +49,14 @@ def _entity_options(function: F) -> F:
 
 @app.command("list")
 @_entity_options
-@data_option
+@stored_metadata_options
 @output_option
 @client_options
-def list_quotas(output: str, data_dir: str | None, bootstrap_servers: str | None, **entity: str | None) -> None:
+def list_quotas(
+    output: str, stored: StoredMetadata | None, bootstrap_servers: str | None, **entity: str | None
+) -> None:
     """List all quotas, or those of exactly the given entity."""
-    found = _all_offline(data_dir) if data_dir is not None else _described(bootstrap_servers)
+    found = _all_stored(stored) if stored is not None else _described(bootstrap_servers)
     wanted = _entity(entity)
     rows = [
         {**{kind: DEFAULT if name is None else name for kind, name in quota.entity}, "quota": key, "value": value}
@@ -69,12 +72,12 @@ def list_quotas(output: str, data_dir: str | None, bootstrap_servers: str | None
 @_entity_options
 @click.argument("quotas", nargs=-1, metavar="[QUOTA=VALUE]...")
 @click.option("--unset", multiple=True, metavar="QUOTA", help="Remove a quota; may be repeated.")
-@data_option
+@stored_metadata_options
 @client_options
 def set_quotas(
     quotas: tuple[str, ...],
     unset: tuple[str, ...],
-    data_dir: str | None,
+    stored: StoredMetadata | None,
     bootstrap_servers: str | None,
     **entity: str | None,
 ) -> None:
@@ -94,8 +97,8 @@ def set_quotas(
     wanted = _entity(entity)
     if not wanted or not changes:
         raise CliError("quotas set", "no entity or no quota is given", "give --user (or another) and a quota")
-    if data_dir is not None:
-        _set_offline(data_dir, wanted, changes)
+    if stored is not None:
+        _set_stored(stored, wanted, changes)
     else:
         _set(bootstrap_servers, wanted, changes)
     who = ", ".join(f"{kind} {DEFAULT if name is None else name}" for kind, name in wanted)
@@ -165,19 +168,19 @@ def _reason(answered: Any) -> str:
     return str(answered.error_message or answered.error_code.name)
 
 
-def _all_offline(data_dir: str) -> list[ClientQuota]:
+def _all_stored(stored: StoredMetadata) -> list[ClientQuota]:
     async def read(_: Controller, metadata: MetadataCache) -> list[ClientQuota]:
         return list(metadata.image.client_quotas.values())
 
-    return offline("quotas list", data_dir, read)
+    return with_controller("quotas list", stored, read)
 
 
-def _set_offline(data_dir: str, entity: QuotaEntity, changes: list[tuple[str, float | None]]) -> None:
+def _set_stored(stored: StoredMetadata, entity: QuotaEntity, changes: list[tuple[str, float | None]]) -> None:
     from headwater.logtier.controller.quota_state import QuotaAlteration
 
     async def alter(controller: Controller, _: MetadataCache) -> list[KafkaError | None]:
         return await controller.alter_client_quotas([QuotaAlteration(entity, changes)])
 
-    for error in offline("quotas set", data_dir, alter):
+    for error in with_controller("quotas set", stored, alter):
         if error is not None:
             raise CliError("quotas set", error.message, exit_code=EXIT_FAILED)

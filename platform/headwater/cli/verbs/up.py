@@ -25,7 +25,7 @@ def _own_properties(broker_config: str) -> dict[str, object]:
     """Return the properties of the user's file; empty without one."""
     if not broker_config:
         return {}
-    from headwater.cli.verbs.broker import read_properties
+    from headwater.cli.shell.broker_properties import read_properties
 
     return read_properties(broker_config)
 

@@ -1,7 +1,6 @@
-"""`headwater user`: SCRAM passwords of users, on a running broker or in the folder of a stopped one.
+"""`headwater user`: SCRAM passwords of users, on running brokers or in the stored metadata of stopped ones.
 
-If a broker requires a password of every client, its first user can only be created in its folder, before the broker
-starts.
+If brokers require a password of every client, or of each other, the first user can only be created before they start.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.shell.administration import admin_client, data_option, offline
+from headwater.cli.shell.administration import admin_client
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_options, output_option
 from headwater.cli.shell.output import note, print_rows
+from headwater.cli.shell.stored_metadata import StoredMetadata, stored_metadata_options, with_controller
 
 if TYPE_CHECKING:
     from headwater.logtier.controller.controller import Controller
@@ -53,10 +53,14 @@ def _mechanism_option(function: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="Hash iterations; more make a stolen credential harder to crack.",
 )
-@data_option
+@stored_metadata_options
 @client_options
 def add(
-    name: str, mechanisms: tuple[str, ...], iterations: int, data_dir: str | None, bootstrap_servers: str | None
+    name: str,
+    mechanisms: tuple[str, ...],
+    iterations: int,
+    stored: StoredMetadata | None,
+    bootstrap_servers: str | None,
 ) -> None:
     """Create a user, or change the password of one.
 
@@ -65,24 +69,25 @@ def add(
     \b
     Examples:
       headwater user add admin --data headwater-data
+      headwater user add broker --config broker.yaml
       headwater user add alice -m SCRAM-SHA-256 -b localhost:9092 --command-config admin.properties < password.txt
     """
     password = _password()
     for mechanism in mechanisms or ("SCRAM-SHA-512",):
-        if data_dir is not None:
-            _upsert_offline(data_dir, name, mechanism, iterations, password)
+        if stored is not None:
+            _upsert_stored(stored, name, mechanism, iterations, password)
         else:
             _upsert(bootstrap_servers, name, mechanism, iterations, password)
         note(f"Set the password of {name} for {mechanism}.")
 
 
 @app.command("list")
-@data_option
+@stored_metadata_options
 @output_option
 @client_options
-def list_users(data_dir: str | None, output: str, bootstrap_servers: str | None) -> None:
+def list_users(stored: StoredMetadata | None, output: str, bootstrap_servers: str | None) -> None:
     """List users with SCRAM credentials, and their mechanisms."""
-    found = offline("user", data_dir, _credentials) if data_dir is not None else _described(bootstrap_servers)
+    found = with_controller("user", stored, _credentials) if stored is not None else _described(bootstrap_servers)
     rows = [
         {"user": user, "mechanism": mechanism, "iterations": iterations}
         for user, credentials in sorted(found.items())
@@ -94,13 +99,15 @@ def list_users(data_dir: str | None, output: str, bootstrap_servers: str | None)
 @app.command()
 @click.argument("name")
 @_mechanism_option
-@data_option
+@stored_metadata_options
 @client_options
-def delete(name: str, mechanisms: tuple[str, ...], data_dir: str | None, bootstrap_servers: str | None) -> None:
+def delete(
+    name: str, mechanisms: tuple[str, ...], stored: StoredMetadata | None, bootstrap_servers: str | None
+) -> None:
     """Delete the credentials of a user; authenticated connections remain open."""
     for mechanism in mechanisms or ("SCRAM-SHA-512",):
-        if data_dir is not None:
-            _delete_offline(data_dir, name, mechanism)
+        if stored is not None:
+            _delete_stored(stored, name, mechanism)
         else:
             _delete(bootstrap_servers, name, mechanism)
         note(f"Deleted the password of {name} for {mechanism}.")
@@ -151,7 +158,7 @@ async def _credentials(_: Controller, metadata: MetadataCache) -> dict[str, dict
     }
 
 
-def _upsert_offline(data_dir: str, name: str, mechanism: str, iterations: int, password: str) -> None:
+def _upsert_stored(stored: StoredMetadata, name: str, mechanism: str, iterations: int, password: str) -> None:
     import hashlib
     import secrets
 
@@ -166,10 +173,10 @@ def _upsert_offline(data_dir: str, name: str, mechanism: str, iterations: int, p
         change = ScramUpsertion(name, number, iterations, salt, salted)
         _check(await controller.alter_scram_credentials([], [change]))
 
-    offline("user", data_dir, upsert)
+    with_controller("user", stored, upsert)
 
 
-def _delete_offline(data_dir: str, name: str, mechanism: str) -> None:
+def _delete_stored(stored: StoredMetadata, name: str, mechanism: str) -> None:
     from headwater.logtier.controller.scram_state import SCRAM_MECHANISMS, ScramDeletion
 
     number = _number(SCRAM_MECHANISMS, mechanism)
@@ -177,7 +184,7 @@ def _delete_offline(data_dir: str, name: str, mechanism: str) -> None:
     async def delete_credential(controller: Controller, _: MetadataCache) -> None:
         _check(await controller.alter_scram_credentials([ScramDeletion(name, number)], []))
 
-    offline("user", data_dir, delete_credential)
+    with_controller("user", stored, delete_credential)
 
 
 def _number(mechanisms: Mapping[int, str], mechanism: str) -> int:

@@ -1,0 +1,247 @@
+"""One broker after the other is restarted, as docs/how-to/rolling_restart.md says, and no application has an error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.faults.clients import NumberProducer
+from tests.faults.movers import read_committed
+
+if TYPE_CHECKING:
+    from tests.conformance.cluster.conftest import ClusterProcesses, MakeCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+IDS = (1, 2, 3)
+SOURCE, TARGET = "numbers", "moved"
+PARTITIONS = 3
+PATIENCE_S = 120
+REQUEST_S = 60.0
+POLL_S = 0.2
+RECORDS_MAX = 200
+PROPERTIES = {
+    "default_replication_factor": "3",
+    "min_insync_replicas": "2",
+    "offsets_topic_num_partitions": "3",
+    "offsets_topic_replication_factor": "3",
+    "transaction_state_log_num_partitions": "3",
+    "transaction_state_log_replication_factor": "3",
+    "transaction_state_log_min_isr": "2",
+    "leader_imbalance_check_interval_seconds": "2",
+}
+#: librdkafka's issue 5511: send_offsets_to_transaction never returns after a re-bootstrap.
+COMMON = {"log_level": 0, "metadata.recovery.strategy": "none"}
+
+
+def until(what: str, is_reached: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_reached():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(POLL_S)
+
+
+class Application:
+    """An application in a thread of its own. Any error that its client reports to it is one too many."""
+
+    def __init__(self, name: str, addresses: str, group_protocol: str = "classic") -> None:
+        self.name = name
+        self._group_protocol = group_protocol
+        self.errors: list[str] = []
+        #: Rebalances of its group.
+        self.assignments = 0
+        self._common: dict[str, Any] = {
+            "bootstrap.servers": addresses,
+            "client.id": name,
+            "error_cb": self._failed,
+            **COMMON,
+        }
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run_to_the_end, name=name)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _failed(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.errors.append(f"{self.name}: {error}")
+
+    def _run_to_the_end(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # noqa: BLE001 (of a thread: the test reports it)
+            self.errors.append(f"{self.name}: {error!r}")
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _good(self, messages: list[Message]) -> list[Message]:
+        """The messages; what a consumer gets in place of one is an error."""
+        self.errors += [f"{self.name}: {each.error()}" for each in messages if each.error() is not None]
+        return [each for each in messages if each.error() is None]
+
+    def _subscribed(self) -> Consumer:
+        consumer = Consumer(
+            {
+                **self._common,
+                "group.id": self.name,
+                "group.protocol": self._group_protocol,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe([SOURCE], on_assign=self._assigned)
+        return consumer
+
+    def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self.assignments += 1
+
+
+class GroupMember(Application):
+    """A consumer in a group, which commits what it has read.
+
+    Attributes:
+        seen: The values, by partition, in the order in which they came.
+    """
+
+    def __init__(self, name: str, addresses: str, group_protocol: str) -> None:
+        super().__init__(name, addresses, group_protocol)
+        self.seen: dict[int, list[bytes]] = {each: [] for each in range(PARTITIONS)}
+
+    def _run(self) -> None:
+        consumer = self._subscribed()
+        try:
+            while not self._ending.is_set():
+                messages = self._good(consumer.consume(RECORDS_MAX, 0.3))
+                for message in messages:
+                    partition, value = message.partition(), message.value()
+                    assert partition is not None
+                    assert value is not None
+                    self.seen[partition].append(value)
+                if messages:
+                    consumer.commit(asynchronous=False)
+        finally:
+            consumer.close()
+
+    def count(self) -> int:
+        return sum(map(len, self.seen.values()))
+
+
+class ExactlyOnceMover(Application):
+    """Reads, and writes in transactions, which all succeed at the first attempt.
+
+    Attributes:
+        moved: Number of records in transactions that were committed.
+    """
+
+    def __init__(self, name: str, addresses: str) -> None:
+        super().__init__(name, addresses)
+        self.moved = 0
+
+    def _run(self) -> None:
+        consumer = self._subscribed()
+        producer = Producer({**self._common, "transactional.id": self.name, "linger.ms": 5})
+        producer.init_transactions(REQUEST_S)
+        try:
+            while not self._ending.is_set():
+                if messages := self._good(consumer.consume(RECORDS_MAX, 0.3)):
+                    self._move(consumer, producer, messages)
+        finally:
+            consumer.close()
+
+    def _move(self, consumer: Consumer, producer: Producer, messages: list[Message]) -> None:
+        producer.begin_transaction()
+        ends: dict[int, int] = {}
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            ends[partition] = offset + 1
+            producer.produce(TARGET, value=message.value())
+        offsets = [TopicPartition(SOURCE, partition, offset) for partition, offset in ends.items()]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), REQUEST_S)
+        producer.commit_transaction(REQUEST_S)
+        self.moved += len(messages)
+
+
+def is_healthy(cluster: ClusterProcesses) -> bool:
+    """What an administrator asks before the next broker."""
+    command = [sys.executable, "-m", "headwater", "cluster", "health", "-b", cluster.address(IDS[0])]
+    return subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False).returncode == 0
+
+
+def gone_on(mover: ExactlyOnceMover, members: Sequence[GroupMember]) -> Callable[[], bool]:
+    """A function that returns whether all have done more since now; it fails with their errors."""
+    moved, read = mover.moved, [each.count() for each in members]
+
+    def has_gone_on() -> bool:
+        assert [error for each in (mover, *members) for error in each.errors] == []
+        return mover.moved > moved and all(each.count() > of for each, of in zip(members, read, strict=True))
+
+    return has_gone_on
+
+
+def leaders(admin: AdminClient) -> dict[tuple[str, int], tuple[int, int]]:
+    """The leader and the preferred leader of each partition."""
+    topics = admin.list_topics(timeout=PATIENCE_S).topics
+    return {
+        (name, number): (partition.leader, partition.replicas[0])
+        for name, topic in topics.items()
+        for number, partition in topic.partitions.items()
+    }
+
+
+def test_a_rolling_restart_is_no_error_in_any_application(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(session_ms=6_000)
+    for broker_id in IDS:
+        cluster.begin(broker_id, **PROPERTIES)
+    for broker_id in IDS:
+        cluster.await_serving(broker_id)
+    addresses = ",".join(cluster.address(each) for each in IDS)
+    admin = AdminClient({"bootstrap.servers": addresses, "log_level": 0})
+    for future in admin.create_topics([NewTopic(each, PARTITIONS, 3) for each in (SOURCE, TARGET)]).values():
+        future.result(PATIENCE_S)
+    producer = NumberProducer("producer", addresses, SOURCE)
+    members = tuple(GroupMember(f"{each}-member", addresses, each) for each in ("classic", "consumer"))
+    mover = ExactlyOnceMover("mover", addresses)
+    applications: tuple[NumberProducer | Application, ...] = (producer, *members, mover)
+    for application in applications:
+        application.start()
+    try:
+        until("nothing is consumed", gone_on(mover, members))
+        assignments = [each.assignments for each in (*members, mover)]
+        for broker_id in IDS:
+            cluster.stop(broker_id)
+            cluster.begin(broker_id, **PROPERTIES)
+            cluster.await_serving(broker_id)
+            until("the cluster is not healthy", lambda: is_healthy(cluster))
+            until("the applications do not go on", gone_on(mover, members))
+        until("leaderships did not return", lambda: all(each[0] == each[1] for each in leaders(admin).values()))
+        assert producer.finish(PATIENCE_S) == 0
+        sent = sorted(each.value for each in producer.acknowledged)
+        until("not all was consumed", lambda: min(mover.moved, *(each.count() for each in members)) >= len(sent))
+    finally:
+        producer.finish(0)
+        for each in (*members, mover):
+            each.finish()
+    assert [error for application in applications for error in application.errors] == []
+    assert [each.assignments for each in (*members, mover)] == assignments, "a group has rebalanced"
+    for each in members:
+        assert sorted(value for seen in each.seen.values() for value in seen) == sent
+    assert sorted(read_committed(addresses, TARGET, PARTITIONS, len(sent), PATIENCE_S)) == sent
+    for broker_id in IDS:
+        cluster.stop(broker_id)
+        assert "Traceback" not in (cluster.folder / f"{broker_id}.log").read_text()
