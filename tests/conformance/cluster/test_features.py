@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kazoo.client import KazooClient
 
-from tests.conformance.cluster.test_members import IDS, PATIENCE_S, begun, refusal, until
+from tests.conformance.cluster.test_members import PATIENCE_S, begun, refusal, until
 from tests.conformance.java.conftest import kafka_jars, kafka_tool
 
 if TYPE_CHECKING:
