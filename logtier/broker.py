@@ -14,6 +14,7 @@ from headwater.logtier.machine import Machine
 from headwater.logtier.metadata.paths import CorruptNodeError
 from headwater.logtier.metadata.store import MetadataStoreError
 from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.features import UnsupportedFeaturesError
 
 __all__ = ["Broker", "BrokerStartError"]
 
@@ -26,6 +27,7 @@ _START_ERRORS: Final = (
     KafkaError,
     LogDirError,
     MetadataStoreError,
+    UnsupportedFeaturesError,
 )
 
 

@@ -27,6 +27,7 @@ from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.paths import BrokerProcess
 from headwater.logtier.network.listeners import Listeners
 from headwater.logtier.peers.peers import Purpose
+from headwater.logtier.protocol.features import SUPPORTED_FEATURES, stated_ranges
 from headwater.logtier.replication.fetching.replica_fetchers import ReplicaFetchers
 from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from headwater.logtier.replication.replica_manager import ReplicaManager
@@ -132,7 +133,12 @@ class ClusterParts:
             MetadataStoreError: The store is not available.
         """
         inside = listeners.inside
-        process = BrokerProcess(log_manager.online_folders, self._machine.boot_id(), log_manager.previous_broker_epoch)
+        process = BrokerProcess(
+            log_manager.online_folders,
+            self._machine.boot_id(),
+            log_manager.previous_broker_epoch,
+            features=stated_ranges(SUPPORTED_FEATURES),
+        )
         membership = self._membership = ClusterMembership(
             self._config,
             self.store,

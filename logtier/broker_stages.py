@@ -29,6 +29,7 @@ from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.network.listeners import ListenError, Listeners
+from headwater.logtier.protocol.features import SUPPORTED_FEATURES, check_supported
 from headwater.logtier.replication.fetch_session import FetchSessionCache
 from headwater.logtier.replication.log_dirs import LogDirs
 from headwater.logtier.replication.partition_replication import no_followers
@@ -92,6 +93,7 @@ async def open_parts(
         BrokerStartError: A port is not available.
         ConfigError: A login or a key for ZooKeeper or for other brokers is missing or cannot be read.
         LogDirError, MetadataStoreError, CorruptNodeError: A folder is not available, or data is damaged.
+        UnsupportedFeaturesError: The cluster has feature levels of another release.
     """
     opened = await _open_metadata(config, machine, closing, on_failure)
     metadata, controller = opened.cache, opened.controller
@@ -149,6 +151,7 @@ async def _open_metadata(
         await bootstrap_cluster(store, machine.prng, machine.random_bytes, folders)
     await follower.start()
     closing.push_async_callback(follower.stop)
+    check_supported(SUPPORTED_FEATURES, follower.image.features)
     if config.zookeeper_connect is None:
         await controller.start()
         closing.push_async_callback(controller.stop)

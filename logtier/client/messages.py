@@ -49,6 +49,7 @@ class ApiKey:
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
     ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
     ENVELOPE = 58
     DESCRIBE_PRODUCERS = 61
     BROKER_HEARTBEAT = 63
@@ -78,6 +79,7 @@ API_NAMES = {
     ApiKey.WRITE_TXN_MARKERS: "WriteTxnMarkers",
     ApiKey.OFFSET_FOR_LEADER_EPOCH: "OffsetForLeaderEpoch",
     ApiKey.ALTER_PARTITION: "AlterPartition",
+    ApiKey.UPDATE_FEATURES: "UpdateFeatures",
     ApiKey.ENVELOPE: "Envelope",
     ApiKey.BROKER_HEARTBEAT: "BrokerHeartbeat",
     ApiKey.ALLOCATE_PRODUCER_IDS: "AllocateProducerIds",
@@ -117,8 +119,9 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.LEAVE_GROUP: (3, 5),
     ApiKey.SYNC_GROUP: (0, 5),
     ApiKey.DESCRIBE_GROUPS: (0, 5),
-    # From version 3 on with the cluster's features. Each connection begins with version 0, which every broker supports.
-    ApiKey.API_VERSIONS: (0, 3),
+    # From version 3 on with the cluster's features, in version 4 also those supported from level 0 on. Each connection
+    # begins with version 0, which every broker supports.
+    ApiKey.API_VERSIONS: (0, 4),
     # After version 0 of the handshake, tokens would follow without request headers.
     ApiKey.SASL_HANDSHAKE: (1, 1),
     ApiKey.WRITE_TXN_MARKERS: (1, 1),
@@ -140,6 +143,8 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+    # From version 1 on with the type of the upgrade, and without changes on request.
+    ApiKey.UPDATE_FEATURES: (1, 2),
 }
 
 

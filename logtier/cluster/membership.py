@@ -15,6 +15,12 @@ from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataDelta, TopicImage
 from headwater.logtier.metadata.paths import BrokerProcess
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
+from headwater.logtier.protocol.features import (
+    FinalizedFeatures,
+    UnsupportedFeaturesError,
+    check_supported,
+    registered_ranges,
+)
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +46,7 @@ class ClusterMembership:
         process: BrokerProcess,
         on_failure: Callable[[str], None],
     ) -> None:
-        """`on_failure` is called with the reason when another broker has taken over the id: this one must stop."""
+        """`on_failure` is called with the reason when this broker must stop: its id or its release is refused."""
         self._follower = follower
         self._controller = controller
         self._broker_id = config.node_id
@@ -57,6 +63,8 @@ class ClusterMembership:
         self._balance = LeaderBalance(controller, config.leader_imbalance_check_interval_seconds)
         self._balances = config.auto_leader_rebalance_enable
         self._previous_epoch = process.previous_epoch
+        self._features = registered_ranges(process.features)
+        self._on_failure = on_failure
         self._has_left = False
         follower.cache.subscribe(self._metadata_changed)
 
@@ -101,8 +109,18 @@ class ClusterMembership:
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
         """A config may allow an unclean election that none of the brokers' comings and goings asks for."""
+        if delta.new.features != delta.old.features:
+            self._check_features(delta.new.features)
         if self._controller.is_active and any(self._awaits_unclean_election(topic) for topic in delta.changed):
             self._election.look_again()
+
+    def _check_features(self, finalized: FinalizedFeatures) -> None:
+        """Stop if the levels were raised beyond this release while it registered: the controller knew nothing of it."""
+        try:
+            check_supported(self._features, finalized)
+        except UnsupportedFeaturesError as error:
+            log.error("%s", error)
+            self._on_failure(str(error))
 
     def _awaits_unclean_election(self, topic: TopicImage) -> bool:
         """Whether a topic has a partition without a leader, and allows another replica to lead."""

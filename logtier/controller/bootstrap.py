@@ -11,6 +11,7 @@ from headwater.logtier.metadata.scram_nodes import encode_unknown_users_key
 from headwater.logtier.metadata.shared_store import CHANGES
 from headwater.logtier.metadata.store import Create, MetadataStore, NodeExistsError, Operation
 from headwater.logtier.protocol import uuids
+from headwater.logtier.protocol.features import FIRST_FEATURES
 from headwater.logtier.runtime.random_bytes import RandomBytes
 from headwater.logtier.security.scram import UNKNOWN_USERS_KEY_BYTES
 
@@ -64,6 +65,8 @@ def _first_nodes(prng: random.Random, random_bytes: RandomBytes) -> dict[str, by
         **dict.fromkeys(paths.PERSISTENT_PARENTS, b""),
         paths.CLUSTER_ID: paths.encode_cluster_id(uuids.to_text(uuids.random_uuid(prng))),
         paths.CONTROLLER_EPOCH: b"0",
+        # A cluster of earlier releases, which stored no levels, has the same ones.
+        paths.FEATURES: paths.encode_features(FIRST_FEATURES),
         # Stored: salts that change with a restart would reveal unknown users.
         paths.UNKNOWN_USERS_KEY: encode_unknown_users_key(random_bytes(UNKNOWN_USERS_KEY_BYTES)),
     }

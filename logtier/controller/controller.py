@@ -9,6 +9,7 @@ from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig, Endpoint
 from headwater.logtier.controller.acl_state import AclDeletion, plan_create_acls, plan_delete_acls
+from headwater.logtier.controller.admissions import Admissions, plan_levels
 from headwater.logtier.controller.alter_partition import AlterationResult, PartitionAlteration, plan_alter_partitions
 from headwater.logtier.controller.broker_turnover import plan_turnover
 from headwater.logtier.controller.commands import (
@@ -26,6 +27,7 @@ from headwater.logtier.controller.elections import (
     plan_lower_min_isr,
     plan_preferred_elections,
 )
+from headwater.logtier.controller.feature_state import FeatureUpdate
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders, plan_giving_way
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, plan_block
@@ -113,6 +115,7 @@ class Controller:
         self._depositions_before = 0
         #: Epochs of the brokers that want to shut down: they are not elected, and join no ISR (KIP-841).
         self._shutting_down: dict[int, int] = {}
+        self._admissions = Admissions()
         self.producer_ids = ProducerIds(self.allocate_producer_ids)
 
     @property
@@ -260,6 +263,7 @@ class Controller:
     async def _update_brokers(self) -> None:
         await self._write_in_parts(plan_common_min_isr(self._cache.image, self._cache.static_config))
         registered = await registered_brokers(self._store, self._cache.image.registrations)
+        registered = self._admissions.admitted(registered, self._cache.image.features)
         turnover = plan_turnover(
             lambda: self._cache.image, registered, self._shutting_down, self._min_isr, self._allows_unclean
         )
@@ -269,6 +273,16 @@ class Controller:
     def _live(self) -> LiveBrokers:
         """The brokers that may lead, as they are now."""
         return LiveBrokers(self._cache.image, self._shutting_down)
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
+        """Change finalized feature levels, all or none; KafkaError (invalid_update_version, not_controller)."""
+
+        async def update() -> None:
+            operations = await plan_levels(self._store, self._cache.image, self._config.node_id, updates)
+            if operations and not validate_only:
+                await self._write(operations)
+
+        await self._command(update)
 
     async def create_topics(
         self,

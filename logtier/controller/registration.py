@@ -26,6 +26,12 @@ from headwater.logtier.metadata.store import (
     StoredNode,
     StoreUnavailableError,
 )
+from headwater.logtier.protocol.features import (
+    FIRST_FEATURES,
+    UnsupportedFeaturesError,
+    check_supported,
+    registered_ranges,
+)
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +100,7 @@ class BrokerRegistrar:
 
         Raises:
             BrokerIdInUseError: Another broker has the id, and is still there after a session's time.
+            UnsupportedFeaturesError: The levels of the cluster are not those of this release.
             MetadataStoreError: The store is not available.
         """
         self._cancels = [
@@ -162,7 +169,7 @@ class BrokerRegistrar:
                 self._replaced()
                 return True
             await self._register()
-        except OtherClusterError as error:
+        except (OtherClusterError, UnsupportedFeaturesError) as error:
             self._must_stop(str(error))
         except ClusterGoneError as error:
             self._failures.failed(logging.ERROR, f"broker {self._broker_id} is not registered: {error}")
@@ -196,6 +203,9 @@ class BrokerRegistrar:
             return None
 
     async def _register(self) -> None:
+        (node,) = await self._store.get_many([paths.FEATURES])
+        finalized = FIRST_FEATURES if node is None else paths.decode_features(paths.FEATURES, node.data)
+        check_supported(registered_ranges(self._process.features), finalized)
         deadline_s = asyncio.get_running_loop().time() + 2 * self._session_timeout_s
         while (epoch := await self._try_to_register(self._data())) is None:
             if asyncio.get_running_loop().time() >= deadline_s:

@@ -20,7 +20,7 @@ from headwater.logtier.metadata.store import MetadataStoreError, NoNodeError
 log = logging.getLogger(__name__)
 
 #: Single nodes of the image, and parents whose children are nodes of the image.
-_NODES: Final = (paths.CLUSTER_ID, paths.UNKNOWN_USERS_KEY, paths.CONTROLLER)
+_NODES: Final = (paths.CLUSTER_ID, paths.UNKNOWN_USERS_KEY, paths.CONTROLLER, paths.FEATURES)
 _PARENTS: Final = (
     paths.KNOWN_BROKERS,
     paths.TOPICS,

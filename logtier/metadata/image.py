@@ -21,6 +21,7 @@ from headwater.logtier.metadata.topic_nodes import (
     decode_topic,
     partitions_with,
 )
+from headwater.logtier.protocol.features import FIRST_FEATURES, FinalizedFeatures
 from headwater.logtier.security.acls import AclBinding
 from headwater.logtier.security.scram import ScramCredential
 
@@ -104,6 +105,7 @@ class MetadataImage:
         group_configs: Configs by group id; the same object until one of them changes.
         scram_credentials: Credentials by user and mechanism, likewise; never logged.
         unknown_users_key: The secret from which the salts of unknown users are derived; never logged.
+        features: The finalized feature levels; the first ones, if the store has none.
         deleted_topics: When each topic was deleted, by its id as text, in wall-clock ms; kept for some days.
     """
 
@@ -121,6 +123,7 @@ class MetadataImage:
     scram_credentials: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict, repr=False)
     unknown_users_key: bytes = field(default=b"", repr=False)
     deleted_topics: Mapping[str, int] = field(default_factory=dict, repr=False)
+    features: FinalizedFeatures = FIRST_FEATURES
 
     def topic(self, name: str) -> TopicImage | None:
         """Return a topic by name, or None."""
@@ -305,6 +308,7 @@ _FOLLOWS_BELOW: Final[Mapping[str, _Follow]] = {
 _FOLLOWS_AT: Final[Mapping[str, _Follow]] = {
     paths.CONTROLLER: _value("controller_id", lambda _, data: paths.decode_controller(data), gone=NO_BROKER),
     paths.CLUSTER_ID: _value("cluster_id", lambda _, data: paths.decode_cluster_id(data)),
+    paths.FEATURES: _value("features", paths.decode_features, gone=FIRST_FEATURES),
     paths.UNKNOWN_USERS_KEY: _value("unknown_users_key", decode_unknown_users_key),
 }
 

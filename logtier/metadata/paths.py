@@ -10,6 +10,7 @@
 | `/config/brokers/<id>`, `/config/brokers/<default>` | the same for brokers |
 | `/config/groups/<id>` | the same for groups, whose ids are percent-encoded |
 | `/controller` (ephemeral) | `{"version":2,"brokerid":...,"timestamp":...}` |
+| `/features` | `{"version":1,"epoch":...,"levels":{...}}`: the finalized feature levels; `epoch` counts their changes |
 | `/controller_epoch` | the number of elections so far; its version fences every write of a controller |
 | `/deleted/<topic id>` | when the topic was deleted, in wall-clock ms; a tombstone for some days |
 | `/latest_producer_id_block` | `{"version":1,"broker":...,"block_start":"0","block_end":"999"}` |
@@ -25,6 +26,7 @@ import orjson
 from headwater.logtier.config import ConfigError, Endpoint
 from headwater.logtier.config.definition import LONG_MAX
 from headwater.logtier.config.listeners import parse_listener
+from headwater.logtier.protocol.features import FinalizedFeatures
 
 CLUSTER: Final = "/cluster"
 CLUSTER_ID: Final = "/cluster/id"
@@ -42,6 +44,7 @@ CLIENT_QUOTAS: Final = "/config/client_quotas"
 SCRAM_USERS: Final = "/config/scram"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
+FEATURES: Final = "/features"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 
 DELETED_TOPICS: Final = "/deleted"
@@ -133,6 +136,7 @@ class BrokerProcess(NamedTuple):
         full_directories: Those of the log folders that cannot be appended to at present, for want of space.
         failed_directories: Log folders that the process had, and that have failed since: which writes reached their
             devices is not known.
+        features: Name, lowest and highest level of each feature that its release supports; empty of earlier releases.
     """
 
     directory_ids: tuple[str, ...] = ()
@@ -140,6 +144,7 @@ class BrokerProcess(NamedTuple):
     previous_epoch: int = -1
     full_directories: tuple[str, ...] = ()
     failed_directories: tuple[str, ...] = ()
+    features: tuple[tuple[str, int, int], ...] = ()
 
     def has_online(self, directory_id: str) -> bool:
         """Whether a log folder can be used; without an id, which brokers of one folder do not report, any of them."""
@@ -248,6 +253,7 @@ def _decode_broker(path: str, data: bytes, fields: Mapping[str, Any]) -> BrokerF
                 fields["previous_epoch"],
                 tuple(fields.get("full_directories", ())),
                 tuple(fields.get("failed_directories", ())),
+                tuple((str(name), int(first), int(last)) for name, first, last in fields.get("features", ())),
             )
         return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints, fields["alive"], process
     except (AttributeError, ConfigError, KeyError, TypeError, ValueError):
@@ -315,6 +321,26 @@ def decode_controller_epoch(data: bytes) -> int:
         return int(data)
     except ValueError:
         raise CorruptNodeError(CONTROLLER_EPOCH, data) from None
+
+
+def encode_features(features: FinalizedFeatures) -> bytes:
+    """Data of `/features`."""
+    return orjson.dumps({"version": 1, "epoch": features.epoch, "levels": dict(features.levels)})
+
+
+def decode_features(path: str, data: bytes) -> FinalizedFeatures:
+    """Return the finalized levels; CorruptNodeError.
+
+    >>> decode_features(FEATURES, encode_features(FinalizedFeatures(3, {"group.version": 1})))
+    FinalizedFeatures(epoch=3, levels={'group.version': 1})
+    """
+    fields = _fields(path, data)
+    epoch, levels = fields.get("epoch"), fields.get("levels")
+    if not isinstance(epoch, int) or not isinstance(levels, dict):
+        raise CorruptNodeError(path, data)
+    if not all(isinstance(level, int) and level > 0 for level in levels.values()):
+        raise CorruptNodeError(path, data)
+    return FinalizedFeatures(epoch, levels)
 
 
 def encode_producer_id_block(broker_id: int, block: range) -> bytes:

@@ -27,7 +27,6 @@ SHARED = {
     "Connection": (2, "what handlers know of a client's, and HTTP's of the registry client"),
     "Document": (2, "of JSON Schema and of YAML"),
     "Encode": (2, "tasks of Spark: of framed values, of record batches"),
-    "Feature": (2, "of KIP-584, and of rows that tests give"),
     "Graph": (2, "of JSON Schemas, and of a drawing"),
     "Kind": (2, "of JSON Schemas, and of tokens of .proto files"),
     "Lag": (2, "of a query, and as the status record has it"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode
-from headwater.logtier.protocol.features import FEATURES, FINALIZED_FEATURES_EPOCH
+from headwater.logtier.protocol.features import SUPPORTED_FEATURES
 
 API_KEY = 18
 VERSIONS = (0, 4)
@@ -24,6 +24,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     software = (name, getattr(request, "client_software_version", None))
     if name is not None and not all(part and _SOFTWARE.fullmatch(part) for part in software):
         return {"error_code": ErrorCode.invalid_request, "api_keys": []}
+    finalized = context.services.metadata.image.features
     return {
         "error_code": ErrorCode.none,
         "api_keys": [
@@ -32,14 +33,14 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         ],
         "supported_features": [
             {"name": name, "min_version": feature.first, "max_version": feature.last}
-            for name, feature in FEATURES.items()
+            for name, feature in SUPPORTED_FEATURES.items()
             # Clients before version 4 reject a level of 0 (KAFKA-17011).
             if feature.first > 0 or context.api_version >= _FEATURES_FROM_ZERO_FROM
         ],
-        "finalized_features_epoch": FINALIZED_FEATURES_EPOCH,
+        "finalized_features_epoch": finalized.epoch,
         "finalized_features": [
-            {"name": name, "min_version_level": feature.finalized, "max_version_level": feature.finalized}
-            for name, feature in FEATURES.items()
+            {"name": name, "min_version_level": level, "max_version_level": level}
+            for name, level in finalized.levels.items()
         ],
     }
 

@@ -8,6 +8,7 @@ from headwater.logtier.group.consumer.consumer_member import ConsumerMember
 from headwater.logtier.group.consumer.consumer_state import existing
 from headwater.logtier.group.partitions import Partitions
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.groups.consumer_protocol_level import require_consumer_protocol
 from headwater.logtier.handlers.security.authorized_operations import NOT_ASKED, authorized_operations
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
@@ -27,6 +28,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 
 def _group(group_id: str, request: Any, context: RequestContext) -> dict[str, Any]:
     try:
+        require_consumer_protocol(context)
         if not context.is_authorized(AclOperation.describe, ResourceType.group, group_id):
             raise KafkaError(ErrorCode.group_authorization_failed)
         if not group_id:

@@ -17,6 +17,7 @@ from headwater.logtier.group.consumer.consumer_member import (
 from headwater.logtier.group.consumer.consumer_step import Heartbeat
 from headwater.logtier.group.partitions import Partitions
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.groups.consumer_protocol_level import require_consumer_protocol
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.messages import milliseconds
 from headwater.logtier.security.operations import AclOperation, ResourceType
@@ -32,6 +33,7 @@ _AS_BEFORE_MS = -1
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Join, heartbeat, or leave."""
     try:
+        require_consumer_protocol(context)
         _authorize(request, context)
         beat = _event(request, context)
         result = await context.services.groups.consumer_heartbeat(

@@ -154,7 +154,7 @@ ADMINISTRATION = {
     "elections' feature": (
         "org.apache.kafka.tools.FeatureCommand",
         ["describe"],
-        "eligible.leader.replicas.version\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 1",
+        "eligible.leader.replicas.version\tSupportedMinVersion: 1\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 1",
     ),
     "eligible leader replicas": (
         "org.apache.kafka.tools.TopicCommand",

@@ -9,9 +9,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, NewTopic
+from headwater.logtier.controller.feature_state import SAFE_DOWNGRADE, FeatureUpdate
 from headwater.logtier.controller.registration import BrokerAddresses, BrokerIdInUseError, BrokerRegistrar
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.paths import BrokerProcess
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.features import UnsupportedFeaturesError
 from tests.simulation.metadata_node import SESSION_S, MetadataNode
 from tests.simulation.virtual_loop import VirtualLoop, drop
 from tests.simulation.zookeeper_model import ZooKeeperModel
@@ -28,7 +31,14 @@ class World:
         self.lives = 0
 
     def node(
-        self, broker_id: int, *, folder: str = "", boot: str = "this boot", closed_in: int = -1, name: str = ""
+        self,
+        broker_id: int,
+        *,
+        folder: str = "",
+        boot: str = "this boot",
+        closed_in: int = -1,
+        name: str = "",
+        features: tuple[tuple[str, int, int], ...] = (),
     ) -> MetadataNode:
         """A process of a broker; it has not begun."""
         self.lives += 1
@@ -39,7 +49,7 @@ class World:
             broker_id,
             BrokerAddresses(node.name, 9092),
             SESSION_S,
-            BrokerProcess((folder or f"folder of {broker_id}",), boot, closed_in),
+            BrokerProcess((folder or f"folder of {broker_id}",), boot, closed_in, features=features),
             node.failures.append,
         )
         return node
@@ -284,5 +294,59 @@ def test_kafka_7165_a_node_that_outlives_its_session_is_replaced_by_the_same_pro
         await asyncio.sleep(3 * SESSION_S)
         assert other.image.brokers[2].epoch == node.registrar.epoch
         assert not node.failures
+
+    run(scenario)
+
+
+def test_a_broker_of_an_earlier_release_is_refused_and_the_levels_wait_for_the_last_broker() -> None:
+    """Three brokers: one supports less. What it does not support is not finalized; what is finalized keeps it out."""
+    newer = ("group.version", 0, 1), ("metadata.version", 27, 27), ("transaction.version", 1, 2)
+    older = ("group.version", 0, 1), ("metadata.version", 27, 27), ("transaction.version", 1, 1)
+    elr = ("eligible.leader.replicas.version", 1, 1)
+
+    async def scenario(world: World) -> None:
+        first, second, third = (world.node(each, features=(elr, *newer)) for each in (1, 2, 3))
+        await first.start()
+        await second.start()
+        await first.controller.update_features([FeatureUpdate("transaction.version", 1, SAFE_DOWNGRADE)])
+        late = world.node(3, features=(elr, *older))
+        await late.start()
+        with pytest.raises(KafkaError, match="Broker 3 only supports versions 1"):
+            await first.controller.update_features([FeatureUpdate("transaction.version", 2)])
+        await late.stop()
+        # Also while it is away: it comes back as it was.
+        with pytest.raises(KafkaError, match="Broker 3 only supports versions 1"):
+            await first.controller.update_features([FeatureUpdate("transaction.version", 2)])
+        await third.start()
+        await first.controller.update_features([FeatureUpdate("transaction.version", 2)], validate_only=True)
+        assert first.image.features.level("transaction.version") == 1
+        await first.controller.update_features([FeatureUpdate("transaction.version", 2)])
+        await world.until(lambda: third.image.features.epoch == 2)
+        assert third.image.features.level("transaction.version") == 2
+        await third.stop()
+        again = world.node(3, features=(elr, *older))
+        with pytest.raises(
+            UnsupportedFeaturesError, match=r"transaction.version is finalized at level 2 and supported"
+        ):
+            await again.start()
+        assert 3 not in first.image.brokers
+
+    run(scenario)
+
+
+def test_a_broker_that_registers_all_the_same_is_not_admitted() -> None:
+    """A release that knows no levels looks at none; its registration states no features."""
+
+    async def scenario(world: World) -> None:
+        first = world.node(1)
+        await first.start()
+        session = world.model.store("stranger", int(SESSION_S * 1000))
+        await session.start()
+        stranger = BrokerProcess(("x",), "boot", features=(("metadata.version", 26, 26),))
+        data = paths.encode_broker("stranger", 9092, None, process=stranger)
+        await session.create(paths.broker_path(9), data, ephemeral=True)
+        second = world.node(2)
+        await second.start()
+        assert set(first.image.brokers) == {1, 2}
 
     run(scenario)

@@ -30,6 +30,7 @@ from headwater.logtier.handlers.security import (
     sasl_authenticate,
     sasl_handshake,
 )
+from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.network.listeners import Listeners
 from headwater.logtier.quota.client_quotas import ClientQuotas
 from headwater.logtier.runtime.clock import SystemClock
@@ -71,6 +72,7 @@ class Broker:
     async def _serve(self) -> None:
         services: Any = SimpleNamespace(
             advertised_versions={key: module.VERSIONS for key, module in HANDLERS.items()},
+            metadata=SimpleNamespace(image=MetadataImage()),
             clock=SystemClock(),
             quotas=ClientQuotas(),
             metrics=BrokerMetrics(),

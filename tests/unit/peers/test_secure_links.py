@@ -22,6 +22,7 @@ from headwater.logtier.config import BrokerConfig
 from headwater.logtier.handlers.cluster import api_versions
 from headwater.logtier.handlers.dispatcher import Dispatcher
 from headwater.logtier.handlers.security import sasl_authenticate, sasl_handshake
+from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.network.listeners import Listeners
 from headwater.logtier.peers.link import LinkContext
 from headwater.logtier.peers.peers import Peers, Purpose
@@ -69,6 +70,7 @@ class Listening:
         self.connections: set[Any] = set()
         services: Any = SimpleNamespace(
             advertised_versions={key: module.VERSIONS for key, module in HANDLERS.items()},
+            metadata=SimpleNamespace(image=MetadataImage()),
             clock=SystemClock(),
             quotas=ClientQuotas(),
             metrics=BrokerMetrics(),

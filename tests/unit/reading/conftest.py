@@ -18,6 +18,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.controller.feature_state import FeatureUpdate, plan_update_features
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.handlers.context import RequestContext, Services
@@ -26,6 +27,7 @@ from headwater.logtier.log.reading import LogSlice
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
 from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.features import SUPPORTED_FEATURES
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.replication.fetch_session import FetchSessionCache
@@ -59,7 +61,7 @@ class Denying:
 
 
 class PlanningController:
-    """Plans elections on the image of the services, and stores nothing."""
+    """Plans elections and feature levels on the image of the services, and stores nothing."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -69,6 +71,10 @@ class PlanningController:
     ) -> list[LeaderElectionResult]:
         image = self._services.metadata.image
         return plan_elect_leaders(image, asked, lambda _: 1, LiveBrokers(image, {}), is_unclean=is_unclean).results
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        del validate_only
+        plan_update_features(self._services.metadata.image.features, updates, SUPPORTED_FEATURES, {})
 
 
 class World:

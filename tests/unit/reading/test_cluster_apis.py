@@ -121,16 +121,17 @@ def test_no_reassignment_is_under_way(world: World) -> None:
         (1, "group.version", 1, 1, None),
         (2, "transaction.version", 2, 1, None),
         (2, "eligible.leader.replicas.version", 1, 1, None),
-        (2, "eligible.leader.replicas.version", 0, 3, "follows the release"),
-        (2, "eligible.leader.replicas.version", 2, 1, "only supports versions 0-1"),
+        (2, "eligible.leader.replicas.version", 0, 3, "This broker only supports versions 1"),
+        (2, "eligible.leader.replicas.version", 2, 1, "This broker only supports versions 1"),
+        (2, "metadata.version", 26, 2, "This broker only supports versions 27"),
         (2, "group.version", 0, 1, "downgrade"),
-        (2, "group.version", 0, 2, "follows the release"),
+        (2, "share.version", 0, 1, None),
         (2, "group.version", 9, 1, "only supports"),
         (2, "group.version", -1, 1, "less than 0"),
         (2, "weather.version", 1, 1, "does not support"),
     ],
 )
-def test_features_keep_the_level_of_the_release(
+def test_a_level_that_is_not_possible_is_refused_with_the_reason(
     world: World, version: int, name: str, level: int, upgrade_type: int, reason: str | None
 ) -> None:
     update = {
@@ -154,7 +155,8 @@ def test_one_node_has_the_finalized_features_of_a_new_kafka_cluster(world: World
     finalized = {each.name: each.max_version_level for each in response.finalized_features}
     assert finalized["eligible.leader.replicas.version"] == 1
     # Clients before version 4 reject a range from 0 (KAFKA-17011).
-    assert supported.get("eligible.leader.replicas.version") == ((0, 1) if version == 4 else None)
+    assert supported.get("group.version") == ((0, 1) if version == 4 else None)
+    assert supported["metadata.version"] == (27, 27)
 
 
 def resources(world: World, version: int, kinds: list[int]) -> list[tuple[int, str]]:

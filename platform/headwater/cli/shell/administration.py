@@ -72,8 +72,14 @@ def admin_client(verb: str, bootstrap_servers: str | None) -> AdminClient:
 
 
 @contextmanager
-def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[ClusterClient]:
-    """Provide Headwater's own client, for requests that librdkafka lacks; its errors become lines for the user."""
+def cluster_client(
+    verb: str, bootstrap_servers: str | None, *, api_timeout_ms: int | None = None
+) -> Iterator[ClusterClient]:
+    """Provide Headwater's own client, for requests that librdkafka lacks; its errors become lines for the user.
+
+    Args:
+        api_timeout_ms: How long a request is repeated while leaders move; that of one request by default.
+    """
     from headwater.api.connection import BootstrapServersError, parse_bootstrap_servers
     from headwater.logtier.client.cluster import ClientConfig, ClusterClient
     from headwater.logtier.client.errors import AuthenticationError, BrokerConnectionError, ClientError
@@ -89,7 +95,7 @@ def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[Cluster
         config = ClientConfig(
             addresses,
             request_timeout_ms=timeout_ms,
-            api_timeout_ms=timeout_ms,
+            api_timeout_ms=timeout_ms if api_timeout_ms is None else api_timeout_ms,
             bootstrap_timeout_ms=0,  # somebody waits: one try is enough, as in `reachable_servers`
             security=ClientSecurity.from_properties(client_security()),
         )

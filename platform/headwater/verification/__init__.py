@@ -1,0 +1,1 @@
+"""Compares the replicas of partitions, as a client of their brokers."""
