@@ -62,3 +62,27 @@ def test_quotas_are_set_before_the_first_start(alone: Any) -> None:
     alone.run("quotas", "set", "--data", "data", "--user", "*", "consumer_byte_rate=5")
     [row] = listed(alone.run, "quotas", "list", "--data", "data")
     assert row == {"user": "*", "quota": "consumer_byte_rate", "value": 5}
+
+
+def test_the_properties_of_a_stopped_broker_name_its_metadata(alone: Any) -> None:
+    (alone.folder / "broker.yaml").write_text("log.dirs: data\n")
+    alone.run("acls", "add", "--config", "broker.yaml", "--principal", "User:alice", "--producer", "--topic", "orders")
+    alone.run("quotas", "set", "--config", "broker.yaml", "--user", "alice", "consumer_byte_rate=5")
+    alone.run("user", "add", "alice", "--config", "broker.yaml", stdin=b"secret\n")
+    assert {rule["principal"] for rule in listed(alone.run, "acls", "list", "--data", "data")} == {"User:alice"}
+    assert [row["user"] for row in listed(alone.run, "quotas", "list", "--data", "data")] == ["alice"]
+    assert [row["user"] for row in listed(alone.run, "user", "list", "--config", "broker.yaml")] == ["alice"]
+
+
+def test_mistakes_about_stopped_brokers_are_one_line(alone: Any) -> None:
+    line = alone.fails("user", "list", "--data", "data", "--config", "broker.yaml", exit_code=2)
+    assert "exclude each other" in line
+    assert "headwater: user: broker.yaml cannot be read: No such file" in alone.fails(
+        "user", "list", "--config", "broker.yaml", exit_code=2
+    )
+    (alone.folder / "broker.yaml").write_text(
+        "zookeeper.connect: 127.0.0.1:1\nzookeeper.connection.timeout.ms: 500\nlog.dirs: data\n"
+    )
+    assert "127.0.0.1:1: ZooKeeper cannot be reached" in alone.fails(
+        "user", "list", "--config", "broker.yaml", exit_code=1
+    )

@@ -11,33 +11,31 @@ from headwater.services import join_address
 PROPERTIES_BYTES_MAX = 1 << 20
 
 
-def read_properties(path: str) -> dict[str, object]:
+def read_properties(path: str, verb: str = "broker") -> dict[str, object]:
     """Read a broker's properties: a flat YAML mapping, or Kafka's own form in a `.properties` file."""
     try:
         if os.path.getsize(path) > PROPERTIES_BYTES_MAX:
-            raise CliError("broker", f"{path} is larger than {PROPERTIES_BYTES_MAX} bytes", "name a properties file")
+            raise CliError(verb, f"{path} is larger than {PROPERTIES_BYTES_MAX} bytes", "name a properties file")
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except OSError as error:
-        raise CliError(
-            "broker", f"{path} cannot be read: {error.strerror}", "check --config or broker_config"
-        ) from None
+        raise CliError(verb, f"{path} cannot be read: {error.strerror}", "check --config or broker_config") from None
     except UnicodeDecodeError as error:
-        raise CliError("broker", f"{path} is not UTF-8 text: {error}", "correct the file") from None
-    return _from_properties(path, text) if path.endswith(".properties") else _from_yaml(path, text)
+        raise CliError(verb, f"{path} is not UTF-8 text: {error}", "correct the file") from None
+    return _from_properties(path, text, verb) if path.endswith(".properties") else _from_yaml(path, text, verb)
 
 
-def _from_properties(path: str, text: str) -> dict[str, object]:
+def _from_properties(path: str, text: str, verb: str) -> dict[str, object]:
     from headwater.logtier.config import ConfigError
     from headwater.logtier.config.client_properties import parse_properties
 
     try:
         return dict(parse_properties(text))
     except ConfigError as error:
-        raise CliError("broker", f"{path}: {error}", "correct the file") from None
+        raise CliError(verb, f"{path}: {error}", "correct the file") from None
 
 
-def _from_yaml(path: str, text: str) -> dict[str, object]:
+def _from_yaml(path: str, text: str, verb: str) -> dict[str, object]:
     import yaml
 
     try:
@@ -45,18 +43,14 @@ def _from_yaml(path: str, text: str) -> dict[str, object]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else path
-        raise CliError(
-            "broker", f"{where} is not YAML: {getattr(error, 'problem', error)}", "correct the file"
-        ) from None
+        raise CliError(verb, f"{where} is not YAML: {getattr(error, 'problem', error)}", "correct the file") from None
     if document is None:
         return {}
     if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
-        raise CliError(
-            "broker", f"{path} is not a mapping", "write one `name: value` a line, such as num.partitions: 3"
-        )
+        raise CliError(verb, f"{path} is not a mapping", "write one `name: value` a line, such as num.partitions: 3")
     for name, value in document.items():
         if isinstance(value, dict) or value is None:
-            raise CliError("broker", f"{path}: {name} is not a scalar value", "write one `name: value` a line")
+            raise CliError(verb, f"{path}: {name} is not a scalar value", "write one `name: value` a line")
     # Kafka's lists are written with commas.
     return {name: ",".join(map(str, v)) if isinstance(v, list) else v for name, v in document.items()}
 

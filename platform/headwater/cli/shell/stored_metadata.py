@@ -50,7 +50,7 @@ class StoredMetadata:
             if self.config_path is None:
                 return BrokerConfig.from_properties({"log.dirs": self.data_dir})
             return BrokerConfig.from_properties(
-                broker_properties(read_properties(self.config_path), {}, None, None, None)
+                broker_properties(read_properties(self.config_path, verb), {}, None, None, None)
             )
         except ConfigError as error:
             raise CliError(verb, str(error)) from None
