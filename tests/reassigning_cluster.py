@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
 from headwater.logtier.client.cluster import TopicPartition
 from headwater.logtier.client.errors import BrokerConnectionError
+from headwater.logtier.client.reassignments import OngoingReassignment
 from headwater.logtier.client.replicas import (
     AssignedPartition,
-    OngoingReassignment,
     RegisteredBroker,
     ReplicaAdmin,
     ReplicaLogDir,

@@ -22,10 +22,14 @@ from headwater.logtier.client.errors import (
     broker_error,
 )
 from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.reassignments import (
+    OngoingReassignment,
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
 
 __all__ = [
     "AssignedPartition",
-    "OngoingReassignment",
     "RegisteredBroker",
     "ReplicaAdmin",
     "ReplicaLogDir",
@@ -89,17 +93,8 @@ class ReplicaLogDir:
 
 
 @dataclass(frozen=True, slots=True)
-class OngoingReassignment:
-    """A running reassignment: `replicas` include those that are added and removed."""
-
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ReplicaRefusal:
-    """The controller's refusal for one partition."""
+    """The refusal of a change of one partition."""
 
     message: str
     is_transient: bool
@@ -159,22 +154,7 @@ class ReplicaAdmin:
 
     def reassignments(self) -> dict[TopicPartition, OngoingReassignment]:
         """Returns all running reassignments."""
-        values = {"timeout": self._timeout(), "topics": None}
-
-        def ask() -> dict[TopicPartition, OngoingReassignment]:
-            response = _call(self._cluster.any_connection(), ApiKey.LIST_PARTITION_REASSIGNMENTS, values)
-            _check(response, "listing the reassignments")
-            return {
-                (str(topic.name), int(each.partition_index)): OngoingReassignment(
-                    tuple(map(int, each.replicas)),
-                    tuple(map(int, each.adding_replicas)),
-                    tuple(map(int, each.removing_replicas)),
-                )
-                for topic in response.topics
-                for each in topic.partitions
-            }
-
-        return self._cluster.retry("listing the reassignments", ask)
+        return list_partition_reassignments(self._cluster)
 
     def dynamic_configs(
         self, resource_type: int, names: Sequence[str], configs: Sequence[str]
@@ -220,27 +200,8 @@ class ReplicaAdmin:
 
     def reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, ReplicaRefusal]:
         """Starts reassignments; returns those that the controller refuses. A repeated request has no further effect."""
-        topics = tuple(
-            {
-                "name": name,
-                "partitions": tuple(
-                    {"partition_index": number, "replicas": tuple(targets[name, number])} for number in some
-                ),
-            }
-            for name, some in _by_topic(targets).items()
-        )
-        values = {"timeout": self._timeout(), "allow_replication_factor_change": False, "topics": topics}
-
-        def ask() -> dict[TopicPartition, ReplicaRefusal]:
-            response = _call(self._cluster.any_connection(), ApiKey.ALTER_PARTITION_REASSIGNMENTS, values)
-            _check(response, "starting reassignments")
-            return _refusals(
-                (str(topic.name), int(each.partition_index), int(each.error_code), each.error_message)
-                for topic in response.responses
-                for each in topic.partitions
-            )
-
-        return self._cluster.retry("starting reassignments", ask)
+        results = alter_partition_reassignments(self._cluster, targets, allow_replication_factor_change=False)
+        return {key: ReplicaRefusal(str(error), error.retriable) for key, error in results.items() if error is not None}
 
     def place(self, broker_id: int, paths: Mapping[TopicPartition, str]) -> dict[TopicPartition, ReplicaRefusal]:
         """Moves replicas to folders of their broker, or names the folder of replicas that are not yet there."""

@@ -27,7 +27,7 @@ def run_until_done(cluster: ReassigningCluster, drained: list[int], kills: list[
         if plan.is_empty and not running:
             return plan
         cluster.interrupt_at_s = None if polls is None else cluster.now_s + polls * 0.5
-        runner = PlanRunner(cluster, cluster, [].append, cluster.uninterrupted)
+        runner = PlanRunner(cluster, cluster, list[str]().append, cluster.uninterrupted)
         try:
             result = runner.run(plan, snapshot, running, concurrent_moves=limit, throttle_bytes=1_000)
         except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from headwater.cli.reassignment.drain import drain_plan
 from headwater.cli.reassignment.execution import SETTLE_OBSERVATIONS
 from headwater.cli.reassignment.plan import ReassignmentPlan
 from headwater.cli.reassignment.reading import read_cluster
-from headwater.cli.reassignment.runner import OUTAGE_MAX_S, PlanRunner, RunResult
+from headwater.cli.reassignment.runner import OUTAGE_MAX_S, PlanResult, PlanRunner
 from headwater.cli.reassignment.snapshot import LogDirSnapshot, PartitionKey
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.logtier.client.errors import BrokerConnectionError
@@ -34,7 +34,7 @@ def run(
     concurrent_moves: int = 2,
     throttle_bytes: int | None = None,
     lines: list[str] | None = None,
-) -> RunResult:
+) -> PlanResult:
     """Run a drain of broker 1, or another plan, from what the cluster is now."""
     snapshot, running = read_cluster(cluster)
     runner = PlanRunner(cluster, cluster, (lines if lines is not None else []).append, cluster.uninterrupted)
@@ -204,7 +204,7 @@ def test_an_outage_without_an_end_is_an_error() -> None:
     cluster = a_cluster()
     snapshot, running = read_cluster(cluster)
     cluster.outage_s = 10 * OUTAGE_MAX_S
-    runner = PlanRunner(cluster, cluster, [].append, cluster.uninterrupted)
+    runner = PlanRunner(cluster, cluster, list[str]().append, cluster.uninterrupted)
     with pytest.raises(BrokerConnectionError):
         runner.run(drain_plan(snapshot, [1]), snapshot, running, concurrent_moves=2, throttle_bytes=5_000)
 
@@ -214,7 +214,7 @@ def test_a_move_to_a_broker_that_went_away_is_given_up_if_nothing_runs() -> None
     snapshot, running = read_cluster(cluster)
     plan = drain_plan(snapshot, [1])
     cluster.away.add(4)
-    runner = PlanRunner(cluster, cluster, [].append, cluster.uninterrupted)
+    runner = PlanRunner(cluster, cluster, list[str]().append, cluster.uninterrupted)
     result = runner.run(plan, snapshot, running, concurrent_moves=2, throttle_bytes=None)
     to_4 = {str(move.key) for move in plan.moves if 4 in move.added}
     assert result.failures == dict.fromkeys(to_4, "broker 4 is away")
@@ -231,7 +231,7 @@ def test_moves_wait_for_room_that_running_copies_will_need() -> None:
     assert len(plan.moves) == 2
     full = LogDirSnapshot("a", None, SIZE + 10)
     cluster.snapshot.brokers[4] = type(brokers[1])(4, None, (full,))  # type: ignore[index]
-    runner = PlanRunner(cluster, cluster, [].append, cluster.uninterrupted)
+    runner = PlanRunner(cluster, cluster, list[str]().append, cluster.uninterrupted)
     result = runner.run(plan, snapshot, running, concurrent_moves=5, throttle_bytes=None)
     assert result.failures == {"t-1": "broker 4 has no room for its 100 bytes"}
 
@@ -241,7 +241,7 @@ def test_a_deleted_topic_needs_no_move() -> None:
     snapshot, running = read_cluster(cluster)
     plan = drain_plan(snapshot, [1])
     cluster.replicas.clear()
-    runner = PlanRunner(cluster, cluster, [].append, cluster.uninterrupted)
+    runner = PlanRunner(cluster, cluster, list[str]().append, cluster.uninterrupted)
     assert runner.run(plan, snapshot, running, concurrent_moves=2, throttle_bytes=None).failures == {}
     assert cluster.now_s >= SETTLE_OBSERVATIONS * 0.5 - 0.5
 

@@ -16,7 +16,7 @@ from headwater.cli.reassignment.drain import drain_plan
 from headwater.cli.reassignment.execution import RunningReassignment
 from headwater.cli.reassignment.plan import ReassignmentPlan
 from headwater.cli.reassignment.reading import read_cluster
-from headwater.cli.reassignment.runner import PlanRunner, RunResult
+from headwater.cli.reassignment.runner import PlanResult, PlanRunner
 from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.cli.shell.administration import cluster_client
@@ -183,7 +183,7 @@ def _show_and_run(
     snapshot: ClusterSnapshot,
     running: Mapping[PartitionKey, RunningReassignment],
     plan: ReassignmentPlan,
-) -> RunResult | None:
+) -> PlanResult | None:
     """Show a plan, have it confirmed, and run it. Raises CliError unless all of it was done."""
     throttle = ReassignmentThrottle(admin, snapshot.brokers, (key.topic for key in snapshot.partitions))
     leftover = throttle.throttled_topics()
@@ -231,7 +231,7 @@ def _run(
     snapshot: ClusterSnapshot,
     running: Mapping[PartitionKey, RunningReassignment],
     plan: ReassignmentPlan,
-) -> RunResult:
+) -> PlanResult:
     runner = PlanRunner(admin, time, note, held_signals)
     raise_on_sigterm()
     try:
@@ -258,7 +258,7 @@ def _left_on(admin: ReplicaAdmin, brokers: tuple[int, ...]) -> list[str]:
     return [f"{each.topic}-{each.partition}" for each in assigned if set(each.replicas) & set(brokers)]
 
 
-def _reasons(plan: ReassignmentPlan, result: RunResult | None) -> str:
+def _reasons(plan: ReassignmentPlan, result: PlanResult | None) -> str:
     reasons = {str(each.key): each.reason for each in plan.blocked} | (result.failures if result else {})
     if not reasons:
         return "topics were created meanwhile"
@@ -299,7 +299,7 @@ def _print_document(
     options: _RunOptions,
     plan: ReassignmentPlan,
     running: Mapping[PartitionKey, RunningReassignment],
-    result: RunResult | None,
+    result: PlanResult | None,
 ) -> None:
     if options.output == "table":
         if result is not None and not result.failures and not result.foreign:

@@ -17,7 +17,7 @@ from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.logtier.client.errors import BrokerConnectionError, BrokerError, ClientError, RequestTimeoutError
 from headwater.logtier.client.replicas import ReplicaAdmin
 
-__all__ = ["Pace", "PlanRunner", "RunResult"]
+__all__ = ["PlanResult", "PlanRunner", "RunClock"]
 
 _T = TypeVar("_T")
 
@@ -30,7 +30,7 @@ OUTAGE_MAX_S: Final = 300.0
 ELECTION_OBSERVATIONS: Final = 20
 
 
-class Pace(Protocol):
+class RunClock(Protocol):
     """Time: a monotonic clock in seconds, and waiting."""
 
     def monotonic(self) -> float:
@@ -41,7 +41,7 @@ class Pace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
+class PlanResult:
     """The end of a run: reasons of what failed, and reassignments of another client because of which it stopped."""
 
     progress: PlanProgress | None
@@ -60,7 +60,7 @@ class PlanRunner:
     def __init__(
         self,
         admin: ReplicaAdmin,
-        pace: Pace,
+        pace: RunClock,
         report: Callable[[str], None],
         uninterrupted: Callable[[], AbstractContextManager[None]],
     ) -> None:
@@ -77,15 +77,15 @@ class PlanRunner:
         *,
         concurrent_moves: int,
         throttle_bytes: int | None,
-    ) -> RunResult:
+    ) -> PlanResult:
         """Run a plan to its end. Throttles are removed at its end, at a failure, and when the caller is interrupted."""
         execution = PlanExecution(plan, concurrent_moves=concurrent_moves, joined=joined)
         with self._throttled(plan.moves, snapshot, throttle_bytes):
             seen = self._move(execution, snapshot, joined)
         if execution.foreign:
-            return RunResult(execution.progress(seen), execution.failures, execution.foreign)
+            return PlanResult(execution.progress(seen), execution.failures, execution.foreign)
         failures = execution.failures | self._elect(execution, snapshot, joined)
-        return RunResult(execution.progress(seen), failures, ())
+        return PlanResult(execution.progress(seen), failures, ())
 
     # -- moves -------------------------------------------------------------------------------------------------------
 
