@@ -27,8 +27,8 @@ from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
 
 __all__ = ["BalanceBand", "balance_plan"]
 
-#: Replicas of one broker that are tried for one step of counts, the smallest first: each step copies a replica, and a
-#: search among all 100,000 for one that fits costs more than the evenness it wins.
+#: Replicas of one broker that are tried for one step of counts, the smallest first. Larger ones harm the bytes more,
+#: and a search among 100,000 for one that fits takes longer than its evenness is worth.
 COUNT_CANDIDATES_MAX: Final = 1_000
 
 
@@ -114,6 +114,8 @@ class _Search:
         self._counts = band.of_counts(draft.counts[each] for each in brokers)
         #: Pairs without a step, with the versions of both brokers at that time.
         self._barren: dict[tuple[str, int, int], tuple[int, int]] = {}
+        #: By pair, where the last search for a step of counts ended: replicas before it seldom fit later.
+        self._passed: dict[tuple[int, int], tuple[int, PartitionKey]] = {}
 
     def run(self) -> None:
         while True:
@@ -155,6 +157,7 @@ class _Search:
             return True
         # What is remembered may be out of date where other replicas of a partition moved.
         self._barren.clear()
+        self._passed.clear()
         return self._step(rank)
 
     def _step(self, rank: str) -> bool:
@@ -195,7 +198,16 @@ class _Search:
         high, low = draft.sizes[source], draft.sizes[target]
         present = [draft.sizes[each] for each in draft.receivers]
         most, least = max(present), min(present)
-        for size, key in islice(draft.sorted_of[source], COUNT_CANDIDATES_MAX):
+        ascending = draft.sorted_of[source]
+        start = bisect_left(ascending, self._passed[source, target]) if (source, target) in self._passed else 0
+        tried = 0
+        for sized in islice(ascending, start, None):
+            size, key = self._passed[source, target] = sized
+            if target in draft.replicas[key]:
+                continue
+            tried += 1
+            if tried > COUNT_CANDIDATES_MAX:
+                break
             is_harmless = low + size <= most and high - size >= least and self._bytes.change(high, low, size) <= 0
             if is_harmless and draft.may_move(key, source, target):
                 return key
