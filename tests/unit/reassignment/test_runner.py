@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from headwater.cli.reassignment.balance import BalanceBand, balance_plan
@@ -218,6 +220,44 @@ def test_a_move_to_a_broker_that_went_away_is_given_up_if_nothing_runs() -> None
     result = runner.run(plan, snapshot, running, concurrent_moves=2, throttle_bytes=None)
     to_4 = {str(move.key) for move in plan.moves if 4 in move.added}
     assert result.failures == dict.fromkeys(to_4, "broker 4 is away")
+
+
+def test_a_run_that_does_not_advance_says_which_broker_is_missed() -> None:
+    cluster, lines = a_cluster(), list[str]()
+    original = cluster.advance
+
+    def advance() -> None:
+        original()
+        if cluster.now_s == 1.0:
+            cluster.away.add(4)
+        if cluster.now_s >= 150.0:
+            cluster.away.clear()
+
+    cluster.advance = advance  # type: ignore[method-assign]
+    assert run(cluster, lines=lines).failures == {}
+    stalls = [line for line in lines if line.startswith("nothing was copied for 60 s: t-0 waits for broker 4")]
+    assert len(stalls) == 2
+
+
+def test_a_reassignment_of_an_earlier_run_is_throttled_with_the_others() -> None:
+    cluster = a_cluster(rate=1)
+    cluster.interrupt_at_s = 1.0
+    with pytest.raises(KeyboardInterrupt):
+        run(cluster)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.interrupt_at_s = cluster.now_s + 1.0
+        seen: list[str] = []
+        original = cluster.alter_configs
+
+        def alter_configs(kind: int, changes: Mapping[str, Mapping[str, str | None]]) -> None:
+            seen.extend(value for values in changes.values() for value in values.values() if value and ":" in value)
+            original(kind, changes)
+
+        cluster.alter_configs = alter_configs  # type: ignore[method-assign, assignment]
+        run(cluster, throttle_bytes=5_000)
+    running = [key.partition for key in cluster.targets]
+    assert running
+    assert all(f"{number}:4" in seen[1].split(",") for number in running), seen
 
 
 def test_moves_wait_for_room_that_running_copies_will_need() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headwater.cli.reassignment.execution import PlanProgress
 from headwater.cli.reassignment.plan import BrokerLoad, ReassignmentPlan
+from headwater.cli.reassignment.snapshot import PartitionKey
 
-__all__ = ["bytes_text", "load_rows", "move_rows", "plan_summary", "progress_line"]
+__all__ = ["bytes_text", "load_rows", "move_rows", "plan_summary", "progress_line", "stall_line"]
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _STEP: Final = 1_000
@@ -70,6 +71,24 @@ def progress_line(progress: PlanProgress, copied_bytes: int, elapsed_s: float) -
         rate = copied_bytes / elapsed_s
         line += f", {bytes_text(int(rate))}/s, about {duration_text(rest / rate)} left"
     return line
+
+
+def stall_line(waiting: Mapping[PartitionKey, tuple[int, ...]], seconds: float) -> str:
+    """Return one line about a run that does not advance.
+
+    >>> stall_line({PartitionKey("t", 3): (4,)}, 60)
+    'nothing was copied for 60 s: t-3 waits for broker 4, which is away'
+    >>> stall_line({}, 60)
+    'nothing was copied for 60 s; followers may be throttled, or cannot reach the leader: see the logs of the brokers'
+    """
+    line = f"nothing was copied for {int(seconds)} s"
+    if not waiting:
+        return f"{line}; followers may be throttled, or cannot reach the leader: see the logs of the brokers"
+    key, brokers = next(iter(waiting.items()))
+    others = f" (and {len(waiting) - 1} others)" if len(waiting) > 1 else ""
+    if len(brokers) == 1:
+        return f"{line}: {key} waits for broker {brokers[0]}, which is away{others}"
+    return f"{line}: {key} waits for brokers {', '.join(map(str, brokers))}, which are away{others}"
 
 
 def plan_summary(plan: ReassignmentPlan) -> str:

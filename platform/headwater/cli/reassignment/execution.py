@@ -43,6 +43,15 @@ class RunningReassignment:
         """
         return tuple(each for each in self.replicas if each not in self.removing)
 
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The assignment before it.
+
+        >>> RunningReassignment((4, 1, 2, 3), (4,), (1,)).origin
+        (1, 2, 3)
+        """
+        return tuple(each for each in self.replicas if each not in self.adding)
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterObservation:
@@ -202,6 +211,14 @@ class PlanExecution:
             total,
             len(running) + started + len(self._joined),
         )
+
+    def waiting_for_brokers(self, seen: ClusterObservation) -> dict[PartitionKey, tuple[int, ...]]:
+        """Return the brokers that are away by running reassignment: it ends when they are back."""
+        away = {
+            key: tuple(each for each in running.adding if each not in seen.snapshot.brokers)
+            for key, running in sorted(seen.running.items())
+        }
+        return {key: brokers for key, brokers in away.items() if brokers}
 
     # -- what an observation says of a move --------------------------------------------------------------------------
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from headwater.cli.reassignment.display import progress_line
-from headwater.cli.reassignment.execution import ClusterObservation, PlanExecution, PlanProgress
+from headwater.cli.reassignment.display import progress_line, stall_line
+from headwater.cli.reassignment.execution import ClusterObservation, PlanExecution, PlanProgress, RunningReassignment
 from headwater.cli.reassignment.plan import LogDirMove, PartitionMove, ReassignmentPlan
 from headwater.cli.reassignment.reading import read_observation
 from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
@@ -23,6 +23,8 @@ _T = TypeVar("_T")
 
 POLL_S: Final = 0.5
 PROGRESS_S: Final = 5.0
+#: Time without a byte or a move after which the reason is reported, again and again.
+STALL_S: Final = 60.0
 #: A cluster without a controller, or whose brokers restart, answers again within a session; an operator may restart
 #: brokers one by one meanwhile.
 OUTAGE_MAX_S: Final = 300.0
@@ -73,14 +75,19 @@ class PlanRunner:
         self,
         plan: ReassignmentPlan,
         snapshot: ClusterSnapshot,
-        joined: Collection[PartitionKey],
+        joined: Mapping[PartitionKey, RunningReassignment],
         *,
         concurrent_moves: int,
         throttle_bytes: int | None,
     ) -> PlanResult:
-        """Run a plan to its end. Throttles are removed at its end, at a failure, and when the caller is interrupted."""
+        """Run a plan to its end. Throttles are removed at its end, at a failure, and when the caller is interrupted.
+
+        Args:
+            snapshot: The cluster for which the plan was made.
+            joined: Reassignments that ran at that time; the run waits for them, and throttles them as well.
+        """
         execution = PlanExecution(plan, concurrent_moves=concurrent_moves, joined=joined)
-        with self._throttled(plan.moves, snapshot, throttle_bytes):
+        with self._throttled([*plan.moves, *_as_moves(joined)], snapshot, throttle_bytes):
             seen = self._move(execution, snapshot, joined)
         if execution.foreign:
             return PlanResult(execution.progress(seen), execution.failures, execution.foreign)
@@ -94,6 +101,7 @@ class PlanRunner:
     ) -> ClusterObservation:
         begun_s = self._pace.monotonic()
         reported_s, begun_bytes, reported = begun_s, -1, None
+        changed_s, last = begun_s, None
         while True:
             seen = self._attempt(lambda: self._round(execution, snapshot, joined))
             progress = execution.progress(seen)
@@ -106,6 +114,11 @@ class PlanRunner:
                 reported_s, reported = now_s, progress
             if is_over:
                 return seen
+            if progress != last:
+                changed_s, last = now_s, progress
+            elif now_s - changed_s >= STALL_S:
+                changed_s = now_s
+                self._report(stall_line(execution.waiting_for_brokers(seen), STALL_S))
             self._pace.sleep(POLL_S)
 
     def _round(
@@ -199,3 +212,7 @@ class PlanRunner:
                 elif now_s - failed_s > OUTAGE_MAX_S:
                     raise
             self._pace.sleep(POLL_S)
+
+
+def _as_moves(joined: Mapping[PartitionKey, RunningReassignment]) -> list[PartitionMove]:
+    return [PartitionMove(key, running.origin, running.target, 0) for key, running in sorted(joined.items())]
