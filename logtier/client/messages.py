@@ -153,7 +153,7 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     # From version 1 on with the kind of election.
     ApiKey.ELECT_LEADERS: (1, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
-    # From version 1 on a change of the replication factor can be excluded.
+    # From version 1 on a request may ask for the replication factor to be kept (KIP-860).
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
     ApiKey.UNREGISTER_BROKER: (0, 0),

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.bench.processes import Failed
 from tests.faults.clients import SILENT, NumberProducer, WatchingConsumer
+from tests.faults.full_isrs import FULL_S, await_full_isrs
 from tests.faults.links import ZOOKEEPER
 from tests.faults.movers import Mover, read_committed
 from tests.faults.processes import SESSION_S, FaultyCluster, until
@@ -27,7 +28,6 @@ MOVED_S = 120
 PARTITIONS = 3
 PRODUCERS_PER_TOPIC = 2
 #: Time for all ISRs to fill after a fault.
-FULL_S = 120
 FLUSH_S = 120
 #: Work between two faults.
 CALM_S = 2.0
@@ -306,18 +306,4 @@ class FaultRun:
             until(deadline_s, "there was no controller")
 
     def _await_full(self) -> None:
-        """Wait until every partition has a leader and all its replicas in the ISR."""
-        deadline_s = time.monotonic() + FULL_S
-        while True:
-            topics = self._admin.list_topics(timeout=10).topics
-            partitions = [each for topic in topics.values() for each in topic.partitions.values()]
-            if len(partitions) >= (len(TOPICS) + 1) * PARTITIONS and all(
-                each.leader >= 0 and len(each.isrs) == len(self._cluster.brokers) for each in partitions
-            ):
-                return
-            states = {
-                f"{name}-{number}": (each.leader, each.isrs)
-                for name in topics
-                for number, each in topics[name].partitions.items()
-            }
-            until(deadline_s, f"the ISRs did not fill ({states})")
+        await_full_isrs(self._admin, len(self._cluster.brokers), (len(TOPICS) + 1) * PARTITIONS)

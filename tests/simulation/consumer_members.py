@@ -18,11 +18,12 @@ from tests.simulation.history import History, InvariantError
 
 CONSUMER_GROUP = "modern"
 SESSION_TIMEOUT_MS = 6_000
+_REBALANCE = timedelta(seconds=5)
 #: A broker's clocks run up to a hundredth faster than the time.
 _SESSION_S = SESSION_TIMEOUT_MS / 1000 * 0.98
+_REBALANCE_S = _REBALANCE.total_seconds() * 0.98
 _HEARTBEAT_S = 0.4
 _HEARTBEAT_KEY, _HEARTBEAT = 68, 1
-_REBALANCE = timedelta(seconds=5)
 _FENCED = {ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id}
 
 #: Configs of brokers for these members: Kafka's limits are longer than a run.
@@ -41,13 +42,22 @@ class Ownership:
     owners: dict[TopicPartition, str] = field(default_factory=dict)
     #: When each member sent the last heartbeat that its coordinator answered.
     confirmed_s: dict[str, float] = field(default_factory=dict)
+    #: When it sent the last one by which it had nothing to give up. The coordinator waits for what it takes from a
+    #: member later, and excludes the member after the rebalance timeout.
+    at_rest_s: dict[str, float] = field(default_factory=dict)
 
     def take(self, key: TopicPartition, member: str, now_s: float) -> None:
         """A member was given a partition: no other member has it whose session may go on."""
         owner = self.owners.get(key)
-        if owner not in (None, member) and now_s < self.confirmed_s.get(owner or "", -_SESSION_S) + _SESSION_S:
+        if owner not in (None, member) and now_s < self._kept_until_s(owner or ""):
             raise InvariantError(f"group {CONSUMER_GROUP}: {key} is given to {member}, and {owner} has it")
         self.owners[key] = member
+
+    def _kept_until_s(self, owner: str) -> float:
+        return min(
+            self.confirmed_s.get(owner, -_SESSION_S) + _SESSION_S,
+            self.at_rest_s.get(owner, -_REBALANCE_S) + _REBALANCE_S,
+        )
 
     def release(self, key: TopicPartition, member: str) -> None:
         """A member has stopped to use a partition."""
@@ -126,22 +136,23 @@ class ConsumerMember(Worker):
             self._fenced()
         elif code == ErrorCode.none:
             self._epoch = int(answer.member_epoch)
+            assigned = self._owned if answer.assignment is None else self._assigned(answer.assignment)
             if self._coordinates(host, CONSUMER_GROUP):
                 self._ownership.confirmed_s[self.name] = sent_s
-            if answer.assignment is not None:
-                self._take(
-                    {
-                        TopicPartition(self._topic, int(index))
-                        for each in answer.assignment.topic_partitions
-                        for index in each.partitions
-                    }
-                )
+                if self._owned <= assigned:
+                    self._ownership.at_rest_s[self.name] = sent_s
+            self._take(assigned)
         elif code in _FENCED or (code == ErrorCode.group_id_not_found and self.history.has_lost):
             self._fenced()
         elif code not in RETRIABLE:
             raise InvariantError(f"{self.name}: its heartbeat was refused: {ErrorCode(code).name}")
         elif code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
             self._coordinator = None
+
+    def _assigned(self, assignment: Any) -> set[TopicPartition]:
+        return {
+            TopicPartition(self._topic, int(index)) for each in assignment.topic_partitions for index in each.partitions
+        }
 
     def _take(self, assigned: set[TopicPartition]) -> None:
         for key in self._owned - assigned:

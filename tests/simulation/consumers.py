@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 from headwater.logtier.client.fetch_codec import CompletedFetch, FetchPosition, fetch_request
@@ -19,13 +20,30 @@ _FETCH, _LIST_OFFSETS, _OFFSET_COMMIT, _OFFSET_FETCH = 12, 7, 8, 7
 _LATEST = -1
 
 
+def always(_host: str, _group: str) -> bool:
+    """The only broker coordinates all groups."""
+    return True
+
+
 class Consumer(Worker):
-    """Reads all partitions from their start, in order, asks for their ends, and commits its offsets in its group."""
+    """Reads all partitions from their start, in order, asks for their ends, and commits its offsets in its group.
+
+    Args:
+        coordinates: Whether a host coordinates a group in truth: one that is deposed and does not know it answers with
+            older offsets, as in Kafka.
+    """
 
     def __init__(
-        self, name: str, brokers: Brokers, history: History, chance: random.Random, partitions: list[TopicPartition]
+        self,
+        name: str,
+        brokers: Brokers,
+        history: History,
+        chance: random.Random,
+        partitions: list[TopicPartition],
+        coordinates: Callable[[str, str], bool] = always,
     ) -> None:
         super().__init__(name, brokers, history, chance, partitions)
+        self._coordinates = coordinates
         self._positions = dict.fromkeys(partitions, 0)
         self._losses = 0
         self._must_check_commits = False
@@ -185,6 +203,8 @@ class Consumer(Worker):
                 raise InvariantError(f"{self.name}: OffsetFetch failed: {answer.error_code}")
             if code in (ErrorCode.coordinator_not_available, ErrorCode.not_coordinator):
                 self._coordinator = None
+            return
+        if not self._coordinates(host, self.name):
             return
         for topic in answer.topics:
             for each in topic.partitions:

@@ -1,12 +1,12 @@
 """A child process of the kill tests: runs a pipeline, and ends its own process group at a given moment.
 
     python pipeline_driver.py FILE BOOTSTRAP STATE [--continuous] [--stage NAME]... [--at STEP] [--signal NAME]
+        [--wait-at STEP]...
 
 STEP is a step of a micro-batch (headwater.pipelines.engine.batch_writing.OnStep) of the first stage that is run; or
-`start`,
-as soon as
-its checkpoint has an identity; or `commits`, as soon as Spark has committed a further batch there. At that moment the
-whole group gets the signal, SIGKILL by default. Prints `step STAGE BATCH STEP` for each step of a batch.
+`start`, as soon as its checkpoint has an identity; or `commits`, as soon as Spark has committed a further batch there.
+At that moment the whole group gets the signal, SIGKILL by default. Prints `step STAGE BATCH STEP` for each step of a
+batch. At each step of --wait-at the stage waits for a line of standard input.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--stage", action="append", default=[])
     parser.add_argument("--at", default="")
     parser.add_argument("--signal", default="SIGKILL")
+    parser.add_argument("--wait-at", action="append", default=[])
     given = parser.parse_args()
     loaded = load(given.file, {}, frozenset())
     options = RunOptions(given.bootstrap, given.state, not given.continuous, tuple(given.stage), SPARK)
@@ -56,6 +57,8 @@ def main() -> None:
         print(f"step {stage} {batch} {step}", flush=True)
         if stage == first and step == given.at:
             end_group()
+        if stage == first and step in given.wait_at:
+            sys.stdin.readline()
 
     if given.at in FILES:
         checkpoint = Path(given.state) / checkpoint_folder(loaded.pipeline.pipeline, first)

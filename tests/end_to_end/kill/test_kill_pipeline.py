@@ -7,27 +7,21 @@ takes the windows that hurt most.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.end_to_end.delta_log import delta_rows
-from tests.end_to_end.kill.killed_processes import END_S, committed_records, ended, wait_until
+from tests.end_to_end.kill.killed_processes import END_S, ended, wait_until
+from tests.end_to_end.kill.numbers_pipeline import NumbersPipeline
 from tests.stopped_process import is_stopped
 
 if TYPE_CHECKING:
@@ -44,167 +38,20 @@ WINDOWS = ("start", "begun", "computed", "log entry", "tables_written", "transac
            "done", "commits")  # fmt: skip
 HURTING = ("log entry", "records_sent", "committed", "commits")
 
-TOPICS = ("numbers", "middle", "left", "right", "last", "numbers.dead_letters")
-PARTITIONS = 3
-KEYS = 11
-PIPELINE = """\
-pipeline: killed
-topics:
-  numbers: {partitions: 3, value: json, schema: number.json}
-  middle: {partitions: 3}
-  left: {partitions: 3}
-  right: {partitions: 3}
-  last: {partitions: 3}
-stages:
-  - name: first
-    from: {topic: numbers, max_offsets_per_trigger: 150}
-    expect: [{name: positive, that: n >= 0}]
-    sql: SELECT * FROM numbers
-    to:
-      - {topic: middle, key: k}
-      - {delta: lake/first}
-  - name: second
-    from: {topic: middle}
-    sql: SELECT n, k FROM middle
-    to:
-      - {topic: left, key: k}
-      - {topic: right, key: k, value: CAST(n AS STRING), headers: {k: k}}
-  - name: third
-    from: {topic: left}
-    to:
-      - {topic: last, key: k}
-      - {delta: lake/third}
-"""
-SCHEMA = {"type": "object", "required": ["n", "k"], "properties": {"n": {"type": "integer"}, "k": {"type": "string"}}}
 
-
-def source_record(number: int) -> tuple[bytes, bytes]:
-    """Each number has one key for good; some records are no JSON, some break the expectation."""
-    key = f"k{number % KEYS}"
-    if number % 50 == 49:
-        return key.encode(), b"{%d" % number
-    value = {"n": -number - 1 if number % 70 == 69 else number, "k": key}
-    return key.encode(), json.dumps(value).encode()
-
-
-def is_good(number: int) -> bool:
-    return number % 50 != 49 and number % 70 != 69
-
-
-class World:
-    """A broker, a pipeline's folder, and what was produced so far."""
+class World(NumbersPipeline):
+    """The pipeline and its only broker."""
 
     def __init__(self, folder: Path, start_broker: StartBroker) -> None:
-        self.folder = folder
         self._start_broker = start_broker
         self.broker = start_broker(folder / "data")
-        self.port, self.servers = self.broker.port, self.broker.address
-        self.produced = 0
-        self.state = folder / "state"
-        (folder / "killed.yaml").write_text(PIPELINE)
-        (folder / "number.json").write_text(json.dumps(SCHEMA))
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        made = admin.create_topics([NewTopic(t, 1 if t.endswith("letters") else PARTITIONS, 1) for t in TOPICS])
-        for future in made.values():
-            future.result(30)
-        self._processes: list[subprocess.Popen[str]] = []
+        super().__init__(folder, self.broker.address)
 
     def restart_broker(self) -> None:
         """Ends it without warning, and starts it again."""
+        port = self.broker.port
         self.broker.kill()
-        self.broker = self._start_broker(self.folder / "data", self.port)
-
-    def produce(self, count: int) -> None:
-        producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
-        for number in range(self.produced, self.produced + count):
-            key, value = source_record(number)
-            producer.produce("numbers", key=key, value=value)
-            producer.poll(0)
-        assert producer.flush(60) == 0
-        self.produced += count
-
-    def start(self, *arguments: str, state: Path | None = None) -> subprocess.Popen[str]:
-        """A run of the pipeline, in a process group of its own."""
-        script = Path(__file__).with_name("pipeline_driver.py")
-        process = subprocess.Popen(
-            [sys.executable, "-P", str(script), str(self.folder / "killed.yaml"), self.servers,
-             str(state or self.state), *arguments],
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        self._processes.append(process)
-        return process
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        """Exit code and output of a run."""
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=END_S)
-        return process.returncode, out, err
-
-    def close(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-    # -- the verdict -------------------------------------------------------------------------------------------------
-
-    def faults(self) -> list[str]:
-        """What is wrong with the outputs, now that everything has been read; empty when nothing is."""
-        good = [number for number in range(self.produced) if is_good(number)]
-        source = {(m.partition(), m.offset()): m.value() for m in committed_records(self.servers, "numbers")}
-        found = []
-        for topic in ("middle", "left", "right", "last"):
-            records = committed_records(self.servers, topic)
-            numbers = [number_of(message.value()) for message in records]
-            found += differences(topic, numbers, good)
-            by_key: dict[bytes, list[int]] = defaultdict(list)
-            for message, number in zip(records, numbers, strict=True):
-                by_key[message.key()].append(number)
-                if message.key() != f"k{number % KEYS}".encode():
-                    found.append(f"{topic}: {number} has the key {message.key()!r}")
-            found += [
-                f"{topic}: the order of {key!r} is not the source's"
-                for key, all_ in by_key.items()
-                if sorted(all_) != all_
-            ]
-        bad = [value for value in source.values() if not is_good(number_of(value))]
-        letters = [message.value() for message in committed_records(self.servers, "numbers.dead_letters")]
-        found += differences("dead letters", letters, bad)
-        for table in ("first", "third"):
-            rows = delta_rows(self.folder / "lake" / table)
-            found += differences(f"table {table}", [row["n"] for row in rows], good)
-        origins = Counter((row["_partition"], row["_offset"]) for row in delta_rows(self.folder / "lake" / "first"))
-        if set(origins.values()) - {1}:
-            found.append("table first: rows of one source record stand twice")
-        return found
-
-
-def number_of(value: bytes) -> int:
-    """The number that a value of any of the topics is about."""
-    if value.startswith(b"{") and not value.startswith(b'{"'):
-        return int(value[1:])
-    number = json.loads(value)["n"] if value.startswith(b"{") else int(value)
-    return int(number) if number >= 0 else -int(number) - 1
-
-
-def differences(where: str, found: Sequence[Any], expected: Sequence[Any]) -> list[str]:
-    """How two multisets differ, in a line each.
-
-    >>> differences("t", [1, 1, 3], [1, 2])
-    ['t: lost: [2]', 't: doubled or foreign: [1, 3]']
-    """
-    have, want = Counter(found), Counter(expected)
-    said = []
-    if want - have:
-        said.append(f"{where}: lost: {sorted((want - have).elements())[:10]}")
-    if have - want:
-        said.append(f"{where}: doubled or foreign: {sorted((have - want).elements())[:10]}")
-    return said
+        self.broker = self._start_broker(self.folder / "data", port)
 
 
 @pytest.fixture

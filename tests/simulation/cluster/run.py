@@ -163,7 +163,9 @@ class _ClusterRun:
     def _workers(self, brokers: Brokers, checker: ClusterChecker) -> tuple[list[RunningWorker], list[Consumer]]:
         history = self.history
         numbers = itertools.count()
-        consumers = [Consumer(f"c{i}", brokers, history, self._draw(), PARTITIONS) for i in range(CONSUMERS)]
+        consumers = [
+            Consumer(f"c{i}", brokers, history, self._draw(), PARTITIONS, checker.coordinates) for i in range(CONSUMERS)
+        ]
         workers: list[RunningWorker] = [
             Producer(f"p{i}", brokers, history, self._draw(), PARTITIONS, numbers) for i in range(PRODUCERS)
         ]

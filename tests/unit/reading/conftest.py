@@ -20,6 +20,7 @@ from kio.serial import entity_reader, entity_writer
 from headwater.logtier.config import BrokerConfig, TopicConfig
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders
 from headwater.logtier.controller.live_brokers import LiveBrokers
+from headwater.logtier.controller.reassignments import ReassignmentResult, WantedReplicas, plan_reassignments
 from headwater.logtier.handlers.context import RequestContext, Services
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.log.reading import LogSlice
@@ -59,7 +60,7 @@ class Denying:
 
 
 class PlanningController:
-    """Plans elections on the image of the services, and stores nothing."""
+    """Plans elections and reassignments on the image of the services, and stores nothing."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -69,6 +70,13 @@ class PlanningController:
     ) -> list[LeaderElectionResult]:
         image = self._services.metadata.image
         return plan_elect_leaders(image, asked, lambda _: 1, LiveBrokers(image, {}), is_unclean=is_unclean).results
+
+    async def alter_reassignments(
+        self, asked: Sequence[WantedReplicas], *, may_change_factor: bool
+    ) -> list[ReassignmentResult]:
+        image = self._services.metadata.image
+        brokers = LiveBrokers(image, {})
+        return plan_reassignments(image, asked, lambda _: 1, brokers, may_change_factor=may_change_factor).results
 
 
 class World:

@@ -1,0 +1,274 @@
+"""Pipelines on three brokers that are killed: in each window of a micro-batch, and again and again beside the flights.
+
+A broker is killed only when all ISRs are full. KILL_ROUNDS and KILL_SEED set how often and when; a run of the suite
+takes the windows that hurt most.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headwater.cli.demo import flights
+from headwater.cli.demo.files import conf_file
+from headwater.cli.demo.produce import produce
+from tests.end_to_end.delta_log import delta_rows
+from tests.end_to_end.kill.killed_processes import END_S, committed_records
+from tests.end_to_end.kill.numbers_pipeline import NumbersPipeline, differences
+from tests.faults.full_isrs import await_full_isrs
+from tests.faults.processes import SESSION_S, FaultyCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+
+ROUNDS = int(os.environ.get("KILL_ROUNDS") or 3)
+SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(2**32))
+
+BROKERS = (1, 2, 3)
+CLUSTER = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    # Fewer of them load faster, and any broker still has some.
+    "offsets.topic.num.partitions": 6,
+    "transaction.state.log.num.partitions": 6,
+    "auto.create.topics.enable": False,
+}
+OWN_PARTITIONS = 12
+#: In the order of a micro-batch; those that hurt most come first when there are few rounds.
+WINDOWS = ("records_sent", "transaction_open", "committed", "tables_written", "computed", "begun", "done")
+BATCH = 150
+
+#: Small, and with so few tasks that one process after the other starts fast.
+SPARK = ("spark.driver.memory=1g", "spark.master=local[2]", "spark.sql.shuffle.partitions=2")
+WATERMARK_DELAY = timedelta(hours=6)
+PLACES = 10
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FaultyCluster]:
+    made = FaultyCluster(tmp_path / "cluster", properties=CLUSTER)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+class Lines:
+    """What a process prints, as it comes; None at its end."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._lines.put(line.strip())
+        self._lines.put(None)
+
+    def next(self) -> str:
+        line = self._lines.get(timeout=END_S)
+        assert line is not None, "the run ended by itself"
+        return line
+
+
+def test_any_broker_may_die_in_any_window_of_a_micro_batch(cluster: FaultyCluster, tmp_path: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    pipeline = NumbersPipeline(tmp_path, cluster.bootstrap_servers, replicas=3)
+    kills = [(window, BROKERS[(number + turn) % 3]) for turn in BROKERS for number, window in enumerate(WINDOWS)]
+    left = kills[:ROUNDS]
+    print(f"\nkilled: {left}")
+    waiting = [argument for window in WINDOWS for argument in ("--wait-at", window)]
+    try:
+        process = pipeline.start("--continuous", *waiting)
+        lines = Lines(process)
+        pipeline.produce(BATCH)
+        dead: int | None = None
+        while left or dead is not None:
+            step = lines.next()
+            if not step.startswith("step first"):
+                continue
+            window = step.rpartition(" ")[2]
+            if window == "done" and dead is not None:
+                # It has finished a batch without that broker.
+                cluster.brokers[dead].start()
+                cluster.brokers[dead].await_ready()
+                dead = None
+                pipeline.produce(BATCH)
+            elif left and dead is None and window == left[0][0]:
+                await_full_isrs(admin, len(BROKERS), OWN_PARTITIONS)
+                dead = left.pop(0)[1]
+                cluster.brokers[dead].kill()
+                pipeline.produce(BATCH)
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        code, _, err = pipeline.run()
+        assert code == 0, err
+        assert pipeline.faults() == []
+    finally:
+        pipeline.close()
+
+
+class Killer:
+    """Kills one broker after the other, each when all ISRs are full, so often; at the end all brokers run."""
+
+    def __init__(self, cluster: FaultyCluster) -> None:
+        self.kills = 0
+        self.error: BaseException | None = None
+        self._cluster = cluster
+        self._chance = random.Random(SEED)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def await_kills(self, count: int) -> None:
+        """Wait until so many brokers have been killed, or it fails."""
+        while self.kills < count and self.error is None:
+            time.sleep(0.1)
+        assert self.error is None, self.error
+
+    def _run(self) -> None:
+        try:
+            admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap_servers})
+            while self.kills < ROUNDS and not self._stopped.is_set():
+                await_full_isrs(admin, len(BROKERS), OWN_PARTITIONS)
+                self._stopped.wait(self._chance.uniform(0, 3 * SESSION_S))
+                broker = self._cluster.brokers[self._chance.choice(BROKERS)]
+                broker.kill()
+                self.kills += 1
+                # Now and then it is back before its session is over.
+                self._stopped.wait(self._chance.uniform(0, 2 * SESSION_S))
+                broker.start()
+                broker.await_ready()
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+Row = dict[str, Any]
+
+
+def test_the_flights_come_out_as_computed_though_brokers_are_killed(cluster: FaultyCluster, tmp_path: Path) -> None:
+    """Counts over windows with state in checkpoints, a ranking, and an archive, beside a computation without Spark."""
+    print(f"\nKILL_SEED={SEED} KILL_ROUNDS={ROUNDS}")
+    servers = cluster.bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic("flights", 6, 3)])["flights"].result(30)
+    table = flights.flights_table(flights.data_folder())
+    runs = max(1, ROUNDS // 3)
+    size = -(-table.num_rows // runs)
+    with Killer(cluster) as killer:
+        for number in range(runs):
+            part = table.slice(number * size, size)
+            produce(servers, "flights", flights.records(part), lambda count: None)
+            run_flights(servers, tmp_path)
+            killer.await_kills(ROUNDS * (number + 1) // runs)
+    killer.await_kills(ROUNDS)
+    print(f"{killer.kills} brokers killed in {runs} runs")
+    found = {topic: values_of(servers, topic) for topic in ("flights_clean", "delays", "rising")}
+    assert flight_faults(table.to_pylist(), found, delta_rows(tmp_path / "lake" / "flights")) == []
+
+
+def run_flights(servers: str, folder: Path) -> None:
+    """Process what is there, as a user does who starts the demo's pipeline."""
+    variables = {"data": flights.data_folder(), "lake": str(folder / "lake"), "most": "40000"}
+    options = [option for name, value in variables.items() for option in ("--set", f"{name}={value}")]
+    options += [option for conf in SPARK for option in ("--conf", conf)]
+    command = ["pipeline", "run", conf_file("pipelines", "flights.yaml"), "-b", servers, "--once"]
+    run = subprocess.run(
+        [sys.executable, "-P", "-m", "headwater", *command, "--state", str(folder / "state"), *options],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=END_S,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def values_of(servers: str, topic: str) -> list[Row]:
+    """The values of a topic's committed records."""
+    return [json.loads(message.value()) for message in committed_records(servers, topic)]
+
+
+def flight_faults(source: list[Row], found: dict[str, list[Row]], archived: list[Row]) -> list[str]:
+    """What is wrong with the outputs; empty when nothing is."""
+    departed = [row for row in source if row["dep_time"] is not None]
+    for row in departed:
+        row["at"] = datetime.fromisoformat(row["time_hour"])
+    closed = max(row["at"] for row in departed) - WATERMARK_DELAY
+    faults = differences("flights_clean", map(identity, found["flights_clean"]), map(identity, departed))
+    faults += differences("the table", map(identity, archived), map(identity, departed))
+    delays = [(row["hour"]["start"], row["carrier"], row["flights"], round(row["delay"], 6)) for row in found["delays"]]
+    faults += differences("delays", map(str, delays), map(str, hourly_delays(departed, closed)))
+    rising = [(row["until"], row["place"], row["route"], row["flights"]) for row in found["rising"]]
+    return faults + differences("rising", map(str, rising), map(str, busiest_routes(departed, closed)))
+
+
+def identity(row: Row) -> str:
+    """What tells a flight from all others."""
+    hour = row["time_hour"]
+    return f"{hour} {row['carrier']}{row['flight']} {row['origin']}-{row['dest']} {row['tailnum']}"
+
+
+def hourly_delays(departed: list[Row], closed: datetime) -> list[tuple[str, str, int, float]]:
+    """The mean delay of each carrier and hour, of the hours that the watermark has passed."""
+    delays: dict[tuple[datetime, str], list[float]] = defaultdict(list)
+    for row in departed:
+        delays[row["at"], row["carrier"]].append(row["dep_delay"])
+    return [
+        (as_json(hour), carrier, len(each), round(sum(each) / len(each), 6))
+        for (hour, carrier), each in delays.items()
+        if hour + timedelta(hours=1) <= closed
+    ]
+
+
+def busiest_routes(departed: list[Row], closed: datetime) -> list[tuple[str, int, str, int]]:
+    """The ten busiest routes of each 24 hours that the watermark has passed; they begin every 6 hours."""
+    counts: dict[datetime, Counter[str]] = defaultdict(Counter)
+    for row in departed:
+        last = row["at"].replace(hour=row["at"].hour // 6 * 6)
+        for back in range(4):
+            counts[last - timedelta(hours=6 * back)][f"{row['origin']}-{row['dest']}"] += 1
+    ranked = []
+    for start, routes in counts.items():
+        until = start + timedelta(hours=24)
+        if until <= closed:
+            best = sorted(routes.items(), key=lambda item: (-item[1], item[0]))[:PLACES]
+            ranked += [(as_json(until), place, route, count) for place, (route, count) in enumerate(best, 1)]
+    return ranked
+
+
+def as_json(moment: datetime) -> str:
+    """As Spark writes a timestamp of UTC in JSON."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
