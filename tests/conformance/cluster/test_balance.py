@@ -16,7 +16,8 @@ import pytest
 
 from headwater.cli.reassignment.reading import read_cluster
 from headwater.cli.reassignment.snapshot import ClusterSnapshot
-from headwater.logtier.client.replicas import BROKER_RESOURCE, TOPIC_RESOURCE, ReplicaAdmin
+from headwater.logtier.client.cluster import LATEST
+from headwater.logtier.client.replicas import ReplicaAdmin
 from headwater.logtier.client.topics import ensure_topic
 from tests.acknowledged_records import PARTITIONS, PATIENCE_S, TOPIC, CommittedReader, CommittingWriter, client
 
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 COMMITS_BETWEEN = 5
-#: Slow enough that a run is still under way when it is killed.
-THROTTLE_BYTES = 200_000
 FILLING = bytes(100_000)
-RECORDS = 30
+RECORDS = 100
 PROPERTIES = {
     "default_replication_factor": "3",
     "min_insync_replicas": "2",
@@ -39,8 +38,6 @@ PROPERTIES = {
     "transaction_state_log_replication_factor": "3",
     "transaction_state_log_min_isr": "2",
 }
-RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
 def command(cluster: ClusterProcesses, *arguments: str) -> list[str]:
@@ -80,12 +77,6 @@ def replicas(snapshot: ClusterSnapshot) -> Counter[int]:
     return Counter(each for part in snapshot.partitions.values() for each in part.replicas)
 
 
-def throttles(admin: ReplicaAdmin, snapshot: ClusterSnapshot) -> dict[str, dict[str, str]]:
-    brokers = [str(each) for each in snapshot.brokers]
-    topics = sorted({key.topic for key in snapshot.partitions})
-    return admin.dynamic_configs(BROKER_RESOURCE, brokers, RATES) | admin.dynamic_configs(TOPIC_RESOURCE, topics, LISTS)
-
-
 def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(session_ms=6_000)
     for broker_id in (1, 2, 3):
@@ -110,7 +101,7 @@ def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(ma
             cluster.begin(4, **PROPERTIES)
             cluster.await_serving(4)
             until(lambda: 4 in read_cluster(admin)[0].brokers)
-            kill_in_the_middle(cluster, admin)
+            kill_in_the_middle(cluster)
             printed = run(cluster, "balance", "--yes")
             assert "Done." in printed
             await_commits()
@@ -119,7 +110,6 @@ def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(ma
             shares = replicas(snapshot)
             assert max(shares.values()) - min(shares.values()) <= 1 + max(shares.values()) // 5, shares
             assert set(shares) == {1, 2, 3, 4}
-            until(lambda: throttles(admin, snapshot) == {})
             assert "has no replica left" in run(cluster, "drain", "1", "--yes")
             await_commits()
             assert 1 not in replicas(read_cluster(admin)[0])
@@ -137,19 +127,39 @@ def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(ma
     assert reader.values == {partition: list(range(writer.committed)) for partition in range(PARTITIONS)}
 
 
-def kill_in_the_middle(cluster: ClusterProcesses, admin: ReplicaAdmin) -> None:
-    """Kill -9 a throttled balance while a reassignment runs: that one continues, and the throttle stays."""
-    arguments = command(cluster, "balance", "--yes", "--concurrent-moves", "1", "--throttle", str(THROTTLE_BYTES))
+def test_a_dead_broker_is_drained_from_the_other_replicas(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(session_ms=2_000)
+    for broker_id in (1, 2, 3):
+        cluster.begin(broker_id, default_replication_factor="2")
+    for broker_id in (1, 2, 3):
+        cluster.await_serving(broker_id)
+    addresses = ",".join(cluster.address(each) for each in (2, 3))
+    with client(addresses) as connected:
+        admin = ReplicaAdmin(connected)
+        until(lambda: len(read_cluster(admin)[0].brokers) == 3)
+        ensure_topic(connected, "filled", partitions=PARTITIONS, configs={})
+        fill(addresses)
+        cluster.kill(1)
+        until(lambda: 1 not in read_cluster(admin)[0].brokers)
+        before = replicas(read_cluster(admin)[0])
+        assert before[1] > 0
+        assert "has no replica left" in run(cluster, "drain", "1", "--yes")
+        run(cluster, "unregister", "1")
+        after = read_cluster(admin)[0]
+        assert replicas(after) == {2: PARTITIONS, 3: PARTITIONS}
+        until(lambda: all(len(part.isr) == 2 for part in read_cluster(admin)[0].partitions.values()))
+        ends = connected.list_offsets({(key.topic, key.partition): LATEST for key in after.partitions})
+        assert ends == {("filled", number): RECORDS for number in range(PARTITIONS)}
+
+
+def kill_in_the_middle(cluster: ClusterProcesses) -> None:
+    """Kill -9 a balance that has started the first of many moves: those that run continue in the brokers."""
+    arguments = command(cluster, "balance", "--yes", "--concurrent-moves", "1")
     killed = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert killed.stderr is not None
     try:
-
-        def runs() -> bool:
-            assert killed.poll() is None, killed.communicate()[1]
-            return bool(admin.reassignments())
-
-        until(runs)
+        assert killed.stderr.readline().startswith("moved 0 of "), killed.communicate()[1]
     finally:
-        killed.send_signal(signal.SIGKILL)
+        killed.kill()
         killed.communicate()
-    snapshot, _ = read_cluster(admin)
-    until(lambda: throttles(admin, snapshot) != {})
+    assert killed.returncode == -signal.SIGKILL, "it was not over"
