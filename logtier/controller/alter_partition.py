@@ -73,10 +73,17 @@ def plan_alter_partitions(
             plan.results.append(AlterationResult(asked.topic_id, asked.partition, decided))
         else:
             partitions[asked.partition] = decided
-            plan.results.append(AlterationResult(asked.topic_id, asked.partition, state=decided))
+            plan.results.append(_result(asked, decided))
     for topic, partitions in changed.values():
         plan.operations.extend(change_topic(topic.name, topic.topic_id, topic.partitions, tuple(partitions)))
     return plan
+
+
+def _result(asked: PartitionAlteration, decided: PartitionImage) -> AlterationResult:
+    """Return the new state. A leader that this change removes, at the end of a reassignment, is told of the new one."""
+    if decided.leader_epoch != asked.leader_epoch:
+        return AlterationResult(asked.topic_id, asked.partition, ErrorCode.new_leader_elected)
+    return AlterationResult(asked.topic_id, asked.partition, state=decided)
 
 
 def _decide(

@@ -13,6 +13,7 @@ from headwater.logtier.controller.elections import (
     plan_unclean_elections,
 )
 from headwater.logtier.controller.live_brokers import LiveBrokers
+from headwater.logtier.controller.reassignments import plan_completions
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage
 from headwater.logtier.metadata.store import Operation
 
@@ -53,3 +54,4 @@ def plan_turnover(
             )
     yield plan_unclean_elections(image(), LiveBrokers(image(), shutting_down), min_isr, allows_unclean)
     yield plan_hand_overs(image(), LiveBrokers(image(), shutting_down), min_isr)
+    yield plan_completions(image(), LiveBrokers(image(), shutting_down), min_isr)

@@ -32,6 +32,7 @@ from headwater.logtier.controller.leader_elections import LeaderElectionResult, 
 from headwater.logtier.controller.live_brokers import LiveBrokers
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, plan_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
+from headwater.logtier.controller.reassignments import ReassignmentResult, WantedReplicas, plan_reassignments
 from headwater.logtier.controller.refusals import CommandError, Refusals
 from headwater.logtier.controller.registered_brokers import check_broker_epoch, plan_unregistration, registered_brokers
 from headwater.logtier.controller.replica_directories import ReplicaDirectory, plan_assign_directories
@@ -425,6 +426,19 @@ class Controller:
             return plan.results
 
         return await self._command(elect)
+
+    async def alter_reassignments(
+        self, asked: Sequence[WantedReplicas], *, may_change_factor: bool = True
+    ) -> list[ReassignmentResult]:
+        """Begin, replace or cancel reassignments; one result for each partition; KafkaError (not_controller)."""
+
+        async def alter() -> list[ReassignmentResult]:
+            image = self._cache.image
+            plan = plan_reassignments(image, asked, self._min_isr, self._live(), may_change_factor=may_change_factor)
+            await self._write_in_parts(plan.operations)
+            return plan.results
+
+        return await self._command(alter)
 
     async def broker_heartbeat(self, broker_id: int, broker_epoch: int, *, wants_shutdown: bool) -> bool:
         """Move the leaderships of a broker that wants to shut down to others; return whether it may stop.

@@ -194,7 +194,7 @@ def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]
 
     They may take effect one by one, and must do so before the config: an ISR that has the new minimum of members
     commits records which the eligible leaders lack (KIP-966). An ELR of a smaller ISR stays, and so does that of a
-    partition without a leader, as nothing is committed meanwhile.
+    partition without a leader, as nothing is committed meanwhile. A reassignment that waited for the minimum ends.
     """
     brokers = LiveBrokers(image)
 
@@ -205,8 +205,10 @@ def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]
             draft.alter(partition.isr, is_recovering=partition.is_recovering)
         return draft.result()
 
-    with_elr = (topic for topic in image.topics.values() if any(each.elr for each in topic.partitions))
-    return _changed_topics(with_elr, lowered, min_isr)
+    concerned = (
+        topic for topic in image.topics.values() if any(each.elr or each.reassignment for each in topic.partitions)
+    )
+    return _changed_topics(concerned, lowered, min_isr)
 
 
 def _changed_topics(

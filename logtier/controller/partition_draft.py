@@ -3,13 +3,15 @@
 The rules are those of KIP-966 (eligible leader replicas). While the ISR is below the effective minimum, the replicas
 that left it are eligible leaders: the high watermark stands still meanwhile, and so each of them has every committed
 record.
+
+A reassignment of replicas (KIP-455) is completed by the first change that makes it possible, in that change.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, Reassignment
 
 
 class Candidates(Protocol):
@@ -27,12 +29,15 @@ class PartitionDraft:
 
     Invariants: the ISR and the ELR are disjoint subsets of the replicas; a leader is a member of the ISR; the ELR is
     empty while the ISR has the effective minimum of members. All changes of a draft are one change of the partition:
-    the partition epoch grows by one, and by one the leader epoch if there was an election.
+    the partition epoch grows by one, and by one the leader epoch if there was an election. A replica that is removed
+    while it may be needed stays until the ISR has the effective minimum of members without it.
     """
 
     def __init__(self, partition: PartitionImage, min_insync_replicas: int, candidates: Candidates) -> None:
         self._before = partition
-        self._min_isr = min(min_insync_replicas, len(partition.replicas))
+        self._min_insync_replicas = min_insync_replicas
+        self._replicas = partition.replicas
+        self._reassignment = partition.reassignment
         self._candidates = candidates
         self._leader = partition.leader
         self._isr = partition.isr
@@ -68,6 +73,7 @@ class PartitionDraft:
 
         The ISR comes first, then the ELR, then the last known leader; `unclean` allows any replica, which may lack
         committed records. Within each, a broker with room precedes the others, then the order of the assignment counts.
+        Of any replicas those that a reassignment adds come last: they may have next to nothing.
         """
         if self._leader != NO_BROKER:
             return
@@ -77,7 +83,7 @@ class PartitionDraft:
             self._lead(leader, (leader,))
         elif not self._isr and not self._elr and self._is_candidate(self._last_known_leader):
             self._lead_uncleanly(self._last_known_leader)
-        elif unclean and (leader := self._first_of(self._before.replicas)) != NO_BROKER:
+        elif unclean and (leader := self._first_of_any()) != NO_BROKER:
             self._lead_uncleanly(leader)
 
     def give_way(self) -> None:
@@ -94,25 +100,83 @@ class PartitionDraft:
 
     def alter(self, isr: Sequence[int], *, is_recovering: bool) -> None:
         """Take over the ISR that the leader has decided (AlterPartition)."""
-        self._set_isr(tuple(replica for replica in self._before.replicas if replica in isr))
+        self._set_isr(tuple(replica for replica in self._replicas if replica in isr))
         self._is_recovering = is_recovering
+
+    def reassign(self, target: Sequence[int]) -> None:
+        """Begin to move the partition to other replicas, the preferred leader first, or replace what is under way.
+
+        Replicas that an earlier reassignment was to add go at once, unless they may be needed: then they are removed as
+        those are that the partition had before.
+        """
+        former = self._replicas if self._reassignment is None else self._reassignment.former
+        needed = {*former, *self._isr, *self._elr, self._leader, self._last_known_leader}
+        removing = tuple(each for each in self._replicas if each in needed and each not in target)
+        adding = tuple(each for each in target if each not in former)
+        self._replicas = (*target, *removing)
+        self._reassignment = Reassignment(adding, removing, former) if adding or removing else None
+        self._set_isr(tuple(each for each in self._replicas if each in self._isr))
 
     def result(self) -> PartitionImage:
         """Return the new state; the state before if nothing has changed."""
+        self._complete()
         before = self._before
         leader_epoch = before.leader_epoch + 1 if self._is_elected else before.leader_epoch
         after = PartitionImage(
             self._leader,
             leader_epoch,
             before.partition_epoch,
-            before.replicas,
+            self._replicas,
             self._isr,
             self._elr,
             self._last_known_leader,
             self._is_recovering,
-            before.directories,
+            self._directories(),
+            self._reassignment,
         )
         return before if after == before else replace(after, partition_epoch=before.partition_epoch + 1)
+
+    def _complete(self) -> None:
+        """End the reassignment if the added replicas are in sync, and nothing that may be needed goes.
+
+        A leader that is removed hands over to a member of the ISR that stays, in the same change. Without a leader
+        nothing is known of who has what: the replicas stay.
+        """
+        change = self._reassignment
+        if change is None or self._leader == NO_BROKER:
+            return
+        isr = tuple(each for each in self._isr if each not in change.removing)
+        target = tuple(each for each in self._replicas if each not in change.removing)
+        if not {*change.adding}.issubset(isr):
+            return
+        is_one_needed = not {*self._isr, *self._elr}.isdisjoint(change.removing)
+        if is_one_needed and len(isr) < min(self._min_insync_replicas, len(target)):
+            return
+        leader = self._leader
+        if leader in change.removing and (leader := self._first_of(isr)) == NO_BROKER:
+            return
+        self._replicas = target
+        self._reassignment = None
+        if leader == self._leader:
+            self._set_isr(isr)
+        else:
+            self._lead(leader, isr)
+
+    def _directories(self) -> tuple[str, ...]:
+        """The log folders of the replicas; those of added ones are not known yet."""
+        before = self._before
+        if not before.directories or self._replicas == before.replicas:
+            return before.directories
+        known = dict(zip(before.replicas, before.directories, strict=True))
+        return tuple(known.get(each, "") for each in self._replicas)
+
+    @property
+    def _min_isr(self) -> int:
+        """The effective minimum: min.insync.replicas, at most the number of replicas before and after."""
+        count = len(self._replicas)
+        if self._reassignment is not None:
+            count = min(len(self._reassignment.former), count - len(self._reassignment.removing))
+        return min(self._min_insync_replicas, count)
 
     def _lead(self, leader: int, isr: tuple[int, ...]) -> None:
         self._leader = leader
@@ -128,27 +192,36 @@ class PartitionDraft:
         self._elr = ()
         self._isr = ()
         self._lead(leader, (leader,))
-        self._is_recovering = len(self._before.replicas) > 1
+        self._is_recovering = len(self._replicas) > 1
 
     def _set_isr(self, isr: tuple[int, ...]) -> None:
         if len(isr) >= self._min_isr:
             self._elr = ()
         else:
             eligible = {*self._isr, *self._elr} - {*isr}
-            self._elr = tuple(replica for replica in self._before.replicas if replica in eligible)
+            self._elr = tuple(replica for replica in self._replicas if replica in eligible)
         self._isr = isr
 
     def _is_candidate(self, broker_id: int) -> bool:
         if broker_id == NO_BROKER or broker_id in self._lost:
             return False
-        return self._candidates.is_candidate(broker_id, self._before.directory_of(broker_id))
+        return self._candidates.is_candidate(broker_id, self._directory_of(broker_id))
 
     def _has_room(self, broker_id: int) -> bool:
-        return self._candidates.has_room(broker_id, self._before.directory_of(broker_id))
+        return self._candidates.has_room(broker_id, self._directory_of(broker_id))
+
+    def _directory_of(self, broker_id: int) -> str:
+        before = self._before
+        return before.directory_of(broker_id) if broker_id in before.replicas else ""
 
     def _first_of(self, among: Sequence[int]) -> int:
-        able = [each for each in self._before.replicas if each in among and self._is_candidate(each)]
+        able = [each for each in self._replicas if each in among and self._is_candidate(each)]
         return next((each for each in able if self._has_room(each)), able[0] if able else NO_BROKER)
+
+    def _first_of_any(self) -> int:
+        added = () if self._reassignment is None else self._reassignment.adding
+        leader = self._first_of([each for each in self._replicas if each not in added])
+        return self._first_of(added) if leader == NO_BROKER else leader
 
 
 def _without(members: tuple[int, ...], broker_id: int) -> tuple[int, ...]:

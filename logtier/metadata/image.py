@@ -85,8 +85,8 @@ class TopicImage:
 
     @property
     def replication_factor(self) -> int:
-        """Number of replicas of the first partition."""
-        return len(self.partitions[0].replicas)
+        """Number of replicas of the first partition, of a reassigned one after that."""
+        return len(self.partitions[0].target)
 
 
 @dataclass(frozen=True, slots=True)

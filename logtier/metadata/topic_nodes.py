@@ -7,6 +7,8 @@
 
 A partition without a full ISR has three more elements: its ELR, its last known leader, and whether the leader recovers.
 So has one with a replica on a broker of several log folders, and one more: the id of each replica's folder (KIP-858).
+So has one whose replicas are being reassigned, and after those ids, or none, one more: its adding, removing and former
+replicas (KIP-455).
 
 Chunk k holds partitions 64 k to 64 k + 63. A node for each partition would make 100,000 nodes, each of which every
 broker reads; one node for all partitions of a topic would exceed the size limit of a node (see ADR 0034).
@@ -15,7 +17,7 @@ broker reads; one node for all partitions of a topic would exceed the size limit
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -38,6 +40,20 @@ _TOPIC_VERSION: Final = 4
 _CHUNK_VERSION: Final = 1
 
 
+class Reassignment(NamedTuple):
+    """The replicas of a partition that change (KIP-455).
+
+    Attributes:
+        adding: Replicas of the target that the partition did not have before.
+        removing: Replicas that are no part of the target. They leave when all of the adding ones are in sync.
+        former: The replicas before, in their order: a cancellation goes back to them.
+    """
+
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    former: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
     """One partition. `leader` is NO_BROKER without a leader; `partition_epoch` grows with each change.
@@ -48,6 +64,8 @@ class PartitionImage:
         is_recovering: Whether the leader, elected uncleanly, has not yet reported that it has recovered (KIP-704).
         directories: The id of each replica's log folder, empty for one that its broker has not reported (KIP-858); no
             elements if none is known, as with brokers that have one folder each.
+        reassignment: What changes of the replicas, None if nothing does. Meanwhile `replicas` has those of the target
+            in its order, then those that are removed.
     """
 
     leader: int
@@ -59,6 +77,26 @@ class PartitionImage:
     last_known_leader: int = NO_BROKER
     is_recovering: bool = False
     directories: tuple[str, ...] = ()
+    reassignment: Reassignment | None = None
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas after the reassignment under way; all of them without one."""
+        if self.reassignment is None:
+            return self.replicas
+        return tuple([each for each in self.replicas if each not in self.reassignment.removing])
+
+    @property
+    def least_replication_factor(self) -> int:
+        """The number of replicas, before or after a reassignment: the smaller one.
+
+        It bounds min.insync.replicas: with all replicas of a reassignment counted, a partition of one replica that is
+        moved would refuse acks=all until the new replica is in sync.
+        """
+        change = self.reassignment
+        if change is None:
+            return len(self.replicas)
+        return min(len(change.former), len(self.replicas) - len(change.removing))
 
     def directory_of(self, broker_id: int) -> str:
         """Return the id of the log folder of a replica; empty if it is not known."""
@@ -116,6 +154,8 @@ def _state(partition: PartitionImage) -> tuple[object, ...]:
         partition.partition_epoch,
     )
     more = (partition.elr, partition.last_known_leader, partition.is_recovering)
+    if partition.reassignment is not None:
+        return (*state, *more, partition.directories, tuple(partition.reassignment))
     if partition.directories:
         return (*state, *more, partition.directories)
     return state if more == _FULL_ISR else (*state, *more)
@@ -126,7 +166,8 @@ def decode_chunk(path: str, data: bytes) -> tuple[PartitionImage, ...]:
 
     Raises:
         CorruptNodeError: The data is not a chunk, or a state contradicts itself: a leader or a member of the ISR that
-            is no replica, a replica listed twice or both in the ISR and in the ELR, a negative epoch.
+            is no replica, a replica listed twice or both in the ISR and in the ELR, a negative epoch, a reassignment of
+            other replicas.
     """
     # Partitions of a topic often have the same replicas: one tuple serves all of them.
     tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -151,6 +192,7 @@ def _partition(
     last_known_leader: int = NO_BROKER,
     is_recovering: Any = False,
     directories: Sequence[Any] = (),
+    reassignment: Sequence[Sequence[Any]] | None = None,
 ) -> PartitionImage:
     members = set(replicas)
     for number in (leader_epoch, partition_epoch, *members):
@@ -186,7 +228,21 @@ def _partition(
         last_known_leader,
         is_recovering,
         tuple([sys.intern(each) for each in directories]),  # few ids in many partitions
+        None if reassignment is None else _reassignment(replicas, *reassignment),
     )
+
+
+def _reassignment(
+    replicas: Sequence[Any], adding: Sequence[Any], removing: Sequence[Any], former: Sequence[Any]
+) -> Reassignment:
+    changed = Reassignment(tuple(adding), tuple(removing), tuple(former))
+    for listed in changed:
+        if len(set(listed)) != len(listed) or not set(replicas).issuperset(listed):
+            raise ValueError(listed)
+    target = [each for each in replicas if each not in removing]
+    if not target or not former or not (adding or removing) or set(adding) != set(target).difference(former):
+        raise ValueError(changed)
+    return changed
 
 
 def create_topic(name: str, topic_id: UUID, partitions: Sequence[PartitionImage]) -> list[Operation]:

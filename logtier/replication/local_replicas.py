@@ -34,6 +34,8 @@ class LocalReplicas:
         self.online: Mapping[TopicPartition, Partition[Log]] = self._online
         #: Replicas whose log is in an offline folder.
         self.offline_count = 0
+        #: The topics of the metadata, by name.
+        self.topics: Mapping[str, TopicImage] = {}
 
     def state(self, topic_partition: TopicPartition) -> ReplicaState | None:
         """Return the state of a replica, None if there is no such replica."""
@@ -45,7 +47,7 @@ class LocalReplicas:
         """Return a partition with a usable log.
 
         Raises:
-            KafkaError: unknown_topic_or_partition, kafka_storage_error.
+            KafkaError: unknown_topic_or_partition, not_leader_or_follower, kafka_storage_error.
         """
         partition = self._online.get(topic_partition)
         if partition is None:
@@ -60,6 +62,12 @@ class LocalReplicas:
             case ReplicaState.MISSING:
                 reason = f"the log of {topic_partition} is not created yet"
             case _:
+                topic = self.topics.get(topic_partition.topic)
+                if topic is not None and topic_partition.partition < len(topic.partitions):
+                    # Of a partition that was moved away: the client asks for its leader, as with one that it never had.
+                    return KafkaError(
+                        ErrorCode.not_leader_or_follower, f"this broker has no replica of {topic_partition}"
+                    )
                 return KafkaError(
                     ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic_partition}"
                 )

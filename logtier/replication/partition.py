@@ -100,6 +100,7 @@ class Partition(Generic[LogT]):
         "_followers",
         "_is_alone",
         "_lag_ms_max",
+        "_least_replication_factor",
         "_live_brokers",
         "_now_ms",
         "_proposal",
@@ -140,6 +141,8 @@ class Partition(Generic[LogT]):
         self.isr: tuple[int, ...] = ()
         self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
         self._lag_ms_max = lag_ms_max
+        #: Number of replicas, of a reassigned partition the smaller one of before and after.
+        self._least_replication_factor = 0
         self._followers: Mapping[int, FollowerState] = _NO_FOLLOWERS
         #: Epochs of the brokers that are neither fenced nor shutting down.
         self._live_brokers = _NO_BROKERS
@@ -169,9 +172,13 @@ class Partition(Generic[LogT]):
         if has_moved or stored.partition_epoch > self.partition_epoch:
             # A proposal compared with an older partition epoch cannot succeed any more.
             self._proposal = None
+        if self._proposal is not None and not {*self._proposal.isr}.issubset(stored.replicas):
+            # Nor can one with a replica that was removed: the answer to an earlier one told the epoch of the removal.
+            self._proposal = None
         self.leader_id = stored.leader
         self.leader_epoch = stored.leader_epoch
         self.replicas = tuple(stored.replicas)
+        self._least_replication_factor = stored.least_replication_factor
         self._take_isr(stored.isr, stored.partition_epoch, is_new_epoch)
         if is_new_epoch:
             self._epoch_start_offset = self.log.log_end_offset
@@ -315,8 +322,11 @@ class Partition(Generic[LogT]):
 
     @property
     def min_isr(self) -> int:
-        """Members that the ISR needs: min.insync.replicas, at most the number of replicas (KIP-966)."""
-        return min(self.log.config.min_insync_replicas, len(self.replicas))
+        """Members that the ISR needs: min.insync.replicas, at most the number of replicas (KIP-966).
+
+        Of a reassigned partition the smaller number counts, of before and after.
+        """
+        return min(self.log.config.min_insync_replicas, self._least_replication_factor)
 
     @property
     def last_stable_offset(self) -> int:

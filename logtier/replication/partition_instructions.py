@@ -23,6 +23,8 @@ class StoredPartition(Protocol):
     def replicas(self) -> Sequence[int]: ...  # noqa: D102
     @property
     def isr(self) -> Sequence[int]: ...  # noqa: D102
+    @property
+    def least_replication_factor(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)

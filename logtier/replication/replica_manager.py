@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from headwater.logtier.config import TopicConfig
@@ -11,7 +11,6 @@ from headwater.logtier.log.durability import FlushRound
 from headwater.logtier.log.folders.folder_work import NewLog
 from headwater.logtier.log.log import AppendInfo, Log, LogSlice
 from headwater.logtier.log.log_manager import LogManager
-from headwater.logtier.log.partition_metadata import NO_TOPIC_ID
 from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
@@ -21,6 +20,7 @@ from headwater.logtier.replication.acknowledgements import ReplicationWait
 from headwater.logtier.replication.cold_reads import ColdRead, warm
 from headwater.logtier.replication.delayed_fetch import DelayedFetch, is_satisfied
 from headwater.logtier.replication.local_replicas import LocalReplicas, ReplicaState
+from headwater.logtier.replication.log_assignment import is_log_of_replica, is_moved_away, replicas_of
 from headwater.logtier.replication.log_dirs import LogDirs
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import ProposeIsr
@@ -85,22 +85,26 @@ class ReplicaManager:
     def start(self, image: MetadataImage) -> None:
         """Take over the logs on disk that the image knows.
 
-        Those of deleted topics are deleted. Other logs are set aside with their files (as Kafka's stray logs): they may
-        be of topics created after the backup from which the metadata was restored.
+        Those of deleted topics are deleted, and those of partitions that were moved to other brokers. Other logs are
+        set aside with their files (as Kafka's stray logs): they may be of topics created after the backup from which
+        the metadata was restored.
         """
         self.partition_replication.start(image)
-        known = {topic.name: topic for topic in image.topics.values()}
+        known = self._replicas.topics = image.topics
         for topic_partition, log in list(self._log_manager.logs.items()):
-            if not self._is_log_of(known.get(topic_partition.topic), topic_partition.partition, log):
-                if image.is_deleted(log.topic_id):
-                    logger.info("log %s is deleted, as its topic was", topic_partition)
+            topic = known.get(topic_partition.topic)
+            if not is_log_of_replica(self._broker_id, topic, topic_partition.partition, log):
+                is_moved = is_moved_away(self._broker_id, topic, topic_partition.partition, log)
+                if is_moved or image.is_deleted(log.topic_id):
+                    reason = "its partition is on other brokers now" if is_moved else "its topic was deleted"
+                    logger.info("log %s is deleted: %s", topic_partition, reason)
                     self._log_manager.delete(topic_partition)
                 else:
                     self._set_aside(topic_partition)
         if not all(directory.is_online for directory in self._log_manager.directories):
             # A missing log may be in an offline folder: an empty log must not replace it.
             logs = self._log_manager.logs
-            self._replicas.set_offline(key for key in _replicas_of(self._broker_id, image) if key not in logs)
+            self._replicas.set_offline(key for key in replicas_of(self._broker_id, image) if key not in logs)
         for topic in known.values():
             try:
                 self._apply_topic(topic)
@@ -115,6 +119,7 @@ class ReplicaManager:
         Raises:
             OSError: A log cannot be created.
         """
+        self._replicas.topics = delta.new.topics
         self.partition_replication.follow_brokers(delta)
         for topic in delta.deleted:
             self.recompressing_topics.discard(topic.name)
@@ -196,7 +201,7 @@ class ReplicaManager:
         """Return the local partition.
 
         Raises:
-            KafkaError: unknown_topic_or_partition, kafka_storage_error.
+            KafkaError: unknown_topic_or_partition, not_leader_or_follower, kafka_storage_error.
         """
         return self._replicas.partition(topic_partition)
 
@@ -514,10 +519,11 @@ class ReplicaManager:
         now_ms = self._clock.monotonic_ms()
         for index, state in enumerate(topic.partitions):
             key = TopicPartition(topic.name, index)
-            if self._broker_id not in state.replicas:
-                self._remove([key])
-                continue
             partition = self._online.get(key)
+            if self._broker_id not in state.replicas:
+                is_moved = partition is None or is_moved_away(self._broker_id, topic, index, partition.log)
+                self._remove([key], keep_files=not is_moved)
+                continue
             if partition is None and self._replicas.offline_count and self.is_offline(key):
                 continue
             if partition is None:
@@ -534,17 +540,6 @@ class ReplicaManager:
             self.partition_replication.lead(partition, state, now_ms)
         if first_error is not None:
             raise first_error
-
-    def _is_log_of(self, topic: TopicImage | None, index: int, log: Log) -> bool:
-        """Whether a log on disk is this broker's replica of a partition."""
-        if topic is None or index >= len(topic.partitions):
-            return False
-        replicas = topic.partitions[index].replicas
-        if self._broker_id not in replicas:
-            return False
-        # A power loss may take the file with the id, and leave records of an earlier topic of that name: replicas of
-        # the partition would differ without an epoch or an offset that tells. The others have the records.
-        return log.topic_id == topic.topic_id or (log.topic_id == NO_TOPIC_ID and len(replicas) == 1)
 
     def _set_aside(self, topic_partition: TopicPartition) -> None:
         logger.warning(
@@ -580,10 +575,3 @@ class ReplicaManager:
             self.partition_replication.forget(topic_partition)
             # In a later turn, since a read of one of these partitions may have found the failure.
             self.partition_replication.check_soon(topic_partition)
-
-
-def _replicas_of(broker_id: int, image: MetadataImage) -> Iterator[TopicPartition]:
-    for topic in image.topics.values():
-        for index, state in enumerate(topic.partitions):
-            if broker_id in state.replicas:
-                yield TopicPartition(topic.name, index)

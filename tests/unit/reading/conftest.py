@@ -21,6 +21,7 @@ from headwater.logtier.config import BrokerConfig, TopicConfig
 from headwater.logtier.controller.feature_state import FeatureUpdate, plan_update_features
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders
 from headwater.logtier.controller.live_brokers import LiveBrokers
+from headwater.logtier.controller.reassignments import ReassignmentResult, WantedReplicas, plan_reassignments
 from headwater.logtier.handlers.context import RequestContext, Services
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.log.reading import LogSlice
@@ -61,7 +62,7 @@ class Denying:
 
 
 class PlanningController:
-    """Plans elections and feature levels on the image of the services, and stores nothing."""
+    """Plans elections, feature levels and reassignments on the image of the services, and stores nothing."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -75,6 +76,13 @@ class PlanningController:
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
         del validate_only
         plan_update_features(self._services.metadata.image.features, updates, SUPPORTED_FEATURES, {})
+
+    async def alter_reassignments(
+        self, asked: Sequence[WantedReplicas], *, may_change_factor: bool
+    ) -> list[ReassignmentResult]:
+        image = self._services.metadata.image
+        brokers = LiveBrokers(image, {})
+        return plan_reassignments(image, asked, lambda _: 1, brokers, may_change_factor=may_change_factor).results
 
 
 class World:

@@ -19,7 +19,14 @@ from headwater.logtier.handlers.topics import (
     list_partition_reassignments,
 )
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, chunk_path, encode_chunk, encode_topic
+from headwater.logtier.metadata.topic_nodes import (
+    NO_BROKER,
+    PartitionImage,
+    Reassignment,
+    chunk_path,
+    encode_chunk,
+    encode_topic,
+)
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.reading.conftest import Denying
@@ -105,13 +112,50 @@ def test_only_partitions_that_exist_are_reassigned(world: World) -> None:
     assert reassign(world, None, topic="weather") is ErrorCode.unknown_topic_or_partition
 
 
+def list_reassignments(world: World, topics: Any) -> Any:
+    return world.ask(list_partition_reassignments, 0, timeout=1000, topics=topics)
+
+
+def test_the_factor_is_kept_only_from_the_version_on_that_can_ask_for_it(world: World) -> None:
+    register(world)
+    world._change([(paths.known_broker_path(2), paths.encode_known_broker("other.example", 9092, None, 0))])
+    topics = [{"name": "flights", "partitions": [{"partition_index": 0, "replicas": [1, 2]}]}]
+    for version, code in ((0, NONE), (1, ErrorCode.invalid_replication_factor)):
+        response = world.ask(
+            alter_partition_reassignments,
+            version,
+            timeout=1000,
+            topics=topics,
+            allow_replication_factor_change=False,
+        )
+        [topic] = response.responses
+        assert [each.error_code for each in topic.partitions] == [code]
+
+
+def test_what_is_reassigned_is_listed(world: World) -> None:
+    moving = PartitionImage(2, 0, 1, (3, 2), (2,), reassignment=Reassignment((3,), (2,), (2,)))
+    still = PartitionImage(2, 0, 0, (2, 3), isr=(2, 3))
+    world._change(
+        [
+            (paths.topic_path("states"), encode_topic(uuid.UUID(int=8), 2)),
+            (chunk_path("states", 0), encode_chunk([moving, still])),
+        ]
+    )
+    for topics in (None, [{"name": "states", "partition_indexes": [1, 0, 0, 9]}, {"name": "none"}]):
+        [topic] = list_reassignments(world, topics).topics
+        [part] = topic.partitions
+        assert (topic.name, part.partition_index) == ("states", 0)
+        assert (part.replicas, part.adding_replicas, part.removing_replicas) == ((3, 2), (3,), (2,))
+    assert list_reassignments(world, [{"name": "states", "partition_indexes": [1]}]).topics == ()
+
+
 def test_no_reassignment_is_under_way(world: World) -> None:
     for topics in (None, [{"name": "flights", "partition_indexes": [0, 9]}]):
-        response = world.ask(list_partition_reassignments, 0, timeout=1000, topics=topics)
+        response = list_reassignments(world, topics)
         assert (response.error_code, response.topics) == (NONE, ())
     world.services.authorizer = Denying((AclOperation.describe, *CLUSTER))
     with pytest.raises(KafkaError, match="cluster_authorization_failed"):
-        world.ask(list_partition_reassignments, 0, timeout=1000, topics=None)
+        list_reassignments(world, None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,159 @@
+"""Starts, cancels and lists reassignments of partitions: which brokers have the replicas (KIP-455)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from headwater.logtier.client.cluster import ClusterClient, TopicPartition
+from headwater.logtier.client.errors import (
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerError,
+    UnsupportedVersionError,
+    broker_error,
+)
+from headwater.logtier.client.messages import ApiKey, kio_request
+
+__all__ = [
+    "NO_REASSIGNMENT_IN_PROGRESS",
+    "OngoingReassignment",
+    "alter_partition_reassignments",
+    "list_partition_reassignments",
+]
+
+NO_REASSIGNMENT_IN_PROGRESS: Final = 85
+
+#: The first version with allow_replication_factor_change (KIP-860).
+_WITH_FACTOR_OPTION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingReassignment:
+    """A partition whose replicas are being reassigned; each element is a broker id.
+
+    Attributes:
+        replicas: All present replicas: those of the target first, in its order, then those that are removed.
+        adding: The replicas that are not yet part of the partition: they copy it.
+        removing: The replicas that are removed once all added ones are in sync.
+    """
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Return the replicas after the reassignment, the preferred leader first.
+
+        >>> OngoingReassignment((4, 2, 1), adding=(4,), removing=(1,)).target
+        (4, 2)
+        """
+        return tuple(each for each in self.replicas if each not in self.removing)
+
+
+def alter_partition_reassignments(
+    cluster: ClusterClient,
+    assignments: Mapping[TopicPartition, Sequence[int] | None],
+    *,
+    allow_replication_factor_change: bool = True,
+) -> dict[TopicPartition, BrokerError | None]:
+    """Starts or replaces the reassignment of each partition, or cancels it.
+
+    Replicas are moved after the call: `list_partition_reassignments` tells which ones are under way.
+
+    Args:
+        cluster: The cluster; any broker forwards the request to the controller.
+        assignments: The brokers that shall have a partition's replicas, the preferred leader first; None cancels the
+            partition's reassignment, which gives it back its former replicas.
+        allow_replication_factor_change: Whether an assignment may have another number of replicas than the partition.
+
+    Returns:
+        The refusal of each partition; None where the change is made. After a lost connection the request is repeated:
+        a cancellation that took effect then answers NO_REASSIGNMENT_IN_PROGRESS.
+
+    Raises:
+        BrokerError: The whole request is refused, such as for a missing permission (ALTER on the cluster).
+        UnsupportedVersionError: A replication factor has to be kept, but the brokers do not know the option.
+    """
+    results: dict[TopicPartition, BrokerError | None] = {}
+
+    def ask() -> None:
+        version = cluster.any_connection().version(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+        if not allow_replication_factor_change and version < _WITH_FACTOR_OPTION:
+            raise UnsupportedVersionError("the broker is too old to keep the replication factor")
+        topics = _by_topic({key: assignments[key] for key in assignments if key not in results})
+        values = {"allow_replication_factor_change": allow_replication_factor_change, "topics": topics}
+        response = _call(cluster, ApiKey.ALTER_PARTITION_REASSIGNMENTS, values, "reassigning partitions")
+        failure: BrokerError | None = None
+        for topic in response.responses:
+            for part in topic.partitions:
+                key = (str(topic.name), int(part.partition_index))
+                error = _error(part, f"reassigning {key[0]}-{key[1]}")
+                if error is not None and error.retriable and error.code != UNKNOWN_TOPIC_OR_PARTITION:
+                    failure = error
+                else:
+                    results[key] = error
+        if failure is not None:
+            raise failure
+
+    if assignments:
+        cluster.retry("reassigning partitions", ask)
+    return results
+
+
+def list_partition_reassignments(
+    cluster: ClusterClient, partitions: Collection[TopicPartition] | None = None
+) -> dict[TopicPartition, OngoingReassignment]:
+    """Returns the reassignments under way, by default of all partitions; partitions that do not exist are left out.
+
+    Raises BrokerError, also for a missing permission (DESCRIBE on the cluster).
+    """
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions or ()):
+        by_topic.setdefault(topic, []).append(partition)
+    wanted = tuple({"name": name, "partition_indexes": tuple(found)} for name, found in by_topic.items())
+
+    def ask() -> dict[TopicPartition, OngoingReassignment]:
+        response = _call(
+            cluster,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS,
+            {"topics": None if partitions is None else wanted},
+            "listing reassignments",
+        )
+        return {
+            (str(topic.name), int(part.partition_index)): OngoingReassignment(
+                _brokers(part.replicas), _brokers(part.adding_replicas), _brokers(part.removing_replicas)
+            )
+            for topic in response.topics
+            for part in topic.partitions
+        }
+
+    return cluster.retry("listing reassignments", ask)
+
+
+def _by_topic(assignments: Mapping[TopicPartition, Sequence[int] | None]) -> tuple[dict[str, Any], ...]:
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), replicas in sorted(assignments.items(), key=lambda each: each[0]):
+        part = {"partition_index": partition, "replicas": None if replicas is None else tuple(replicas)}
+        by_topic.setdefault(topic, []).append(part)
+    return tuple({"name": name, "partitions": tuple(parts)} for name, parts in by_topic.items())
+
+
+def _call(cluster: ClusterClient, api_key: int, values: Mapping[str, Any], what: str) -> Any:
+    connection = cluster.any_connection()
+    timeout = timedelta(milliseconds=cluster.config.request_timeout_ms)
+    response: Any = connection.call(kio_request(api_key, connection.version(api_key), {**values, "timeout": timeout}))
+    if (error := _error(response, what)) is not None:
+        raise error
+    return response
+
+
+def _error(answer: Any, what: str) -> BrokerError | None:
+    code = int(answer.error_code)
+    return broker_error(code, what, answer.error_message) if code else None
+
+
+def _brokers(ids: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(each) for each in ids)

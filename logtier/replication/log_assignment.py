@@ -1,0 +1,39 @@
+"""Whose log it is: of a replica of this broker, of a partition on other brokers, or of nothing that is known. Pure."""
+
+from collections.abc import Iterator
+
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.partition_metadata import NO_TOPIC_ID
+from headwater.logtier.metadata.image import MetadataImage, TopicImage
+from headwater.logtier.protocol.topic_partition import TopicPartition
+
+
+def is_log_of_replica(broker_id: int, topic: TopicImage | None, index: int, log: Log) -> bool:
+    """Whether a log on disk is a broker's replica of a partition."""
+    if topic is None or index >= len(topic.partitions):
+        return False
+    replicas = topic.partitions[index].replicas
+    if broker_id not in replicas:
+        return False
+    # A power loss may take the file with the id, and leave records of an earlier topic of that name: replicas of
+    # the partition would differ without an epoch or an offset that tells. The others have the records.
+    return log.topic_id == topic.topic_id or (log.topic_id == NO_TOPIC_ID and len(replicas) == 1)
+
+
+def is_moved_away(broker_id: int, topic: TopicImage | None, index: int, log: Log) -> bool:
+    """Whether a log may be deleted because the replicas of its partition are on other brokers now.
+
+    The metadata must know the topic by its id, and be as new as the log: what an old copy of them says deletes nothing.
+    """
+    if topic is None or log.topic_id != topic.topic_id or index >= len(topic.partitions):
+        return False
+    state = topic.partitions[index]
+    return broker_id not in state.replicas and log.leader_epochs.latest <= state.leader_epoch
+
+
+def replicas_of(broker_id: int, image: MetadataImage) -> Iterator[TopicPartition]:
+    """Return the partitions that have a replica on a broker."""
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            if broker_id in state.replicas:
+                yield TopicPartition(topic.name, index)
