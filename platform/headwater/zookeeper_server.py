@@ -127,7 +127,7 @@ class ZooKeeperProcess:
     def __init__(self, place: ZooKeeperPlace) -> None:
         self.place = place
         self._process: subprocess.Popen[bytes] | None = None
-        #: Held until this process ends.
+        #: Held until this process ends, or `release`.
         self._lock = -1
 
     def start(self) -> None:
@@ -181,6 +181,12 @@ class ZooKeeperProcess:
         """Wait for the end of the process; return its exit code."""
         assert self._process is not None
         return self._process.wait()
+
+    def release(self) -> None:
+        """Release the folder after the end of the process."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
     def terminate(self) -> None:
         """Ask the process to end."""

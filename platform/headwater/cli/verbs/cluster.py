@@ -22,6 +22,7 @@ from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.local_address import is_this_machine
 from headwater.cli.shell.options import client_options, client_security, output_option, servers, settings
 from headwater.cli.shell.output import print_rows
+from headwater.cli.verbs.cluster_migrate import migrate
 from headwater.logtier.metadata.product_topics import is_product_topic
 from headwater.process_list import read_process_list
 
@@ -31,6 +32,9 @@ MIN_ISR: Final = "min.insync.replicas"
 @click.group(name="cluster")
 def app() -> None:
     """Show the brokers of a cluster and the state of its replicas."""
+
+
+app.add_command(migrate)
 
 
 @app.command()
