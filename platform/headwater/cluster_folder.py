@@ -27,8 +27,9 @@ LAYOUT_FILE: Final = "cluster.properties"
 NEW_FILE: Final = "cluster.new"
 #: What a node without a cluster keeps in its folder.
 ONE_NODE_FILES: Final = ("meta.properties", "__cluster_metadata")
-#: Folder of the ZooKeeper's data.
+#: Folder of the ZooKeeper's data, and the file that it knows the brokers' login from.
 ZOOKEEPER_FOLDER: Final = "zookeeper"
+JAAS_FILE: Final = "zookeeper.jaas"
 
 
 class ClusterFolderError(NodeStartError):

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from headwater.cluster_folder import (
+    JAAS_FILE,
     ZOOKEEPER_FOLDER,
     ClusterFolderError,
     broker_folder,
@@ -30,9 +31,8 @@ from headwater.zookeeper_server import server_logins
 #: Short, because all processes share the machine: only a frozen or silent one is noticed by its session.
 SESSION_TIMEOUT_MS: Final = 6_000
 COPIES: Final = 3
-#: The login of the brokers at ZooKeeper, and the file that ZooKeeper knows it from.
+#: The login of the brokers at ZooKeeper.
 USERNAME: Final = "headwater"
-JAAS_FILE: Final = "zookeeper.jaas"
 PASSWORD_BYTES: Final = 16
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from headwater.cluster_folder import LAYOUT_FILE, ZOOKEEPER_FOLDER, broker_folder, encode_layout
+from headwater.cluster_folder import JAAS_FILE, LAYOUT_FILE, ZOOKEEPER_FOLDER, broker_folder, encode_layout
 from headwater.logtier.log.folders.log_directory import LOCK, META_PROPERTIES
 from headwater.logtier.machine import METADATA_DIRECTORY
 from headwater.logtier.metadata.store import Create
@@ -23,6 +23,9 @@ ONE_NODE_FOLDER: Final = "one-node"
 
 class ZooKeeperFiles(Protocol):
     """The files of a ZooKeeper that only this migration uses."""
+
+    def check(self) -> None:
+        """Check, before anything is changed, that files can be written; MigrationError."""
 
     def write(self, creates: Sequence[Create], folder: str) -> None:
         """Write nodes into files in a new folder, which are on the device on return; MigrationError."""
@@ -146,8 +149,9 @@ class FolderSteps:
 
     def _unplace(self, journal: MigrationJournal) -> None:
         """Take the layout, the ZooKeeper and the broker's folder away."""
-        self._disk.remove(self._path(LAYOUT_FILE))
-        self._disk.remove(self._path(f"{LAYOUT_FILE}.tmp"))
+        # A start that has come to no broker leaves its login for the ZooKeeper.
+        for name in (LAYOUT_FILE, f"{LAYOUT_FILE}.tmp", JAAS_FILE, f"{JAAS_FILE}.tmp"):
+            self._disk.remove(self._path(name))
         placed, broker = self._path(broker_folder(journal.node_id)), self._migration(BROKER_FOLDER)
         # Else a folder of that name is a log: partition 1 of a topic `broker`.
         if self._disk.exists(os.path.join(placed, META_PROPERTIES)):

@@ -51,6 +51,7 @@ class Migrating:
     def __init__(self, data_dir: str, disk: Disk, zookeeper: ZooKeeperFiles, report: Callable[[str], None]) -> None:
         self._data_dir = data_dir
         self._disk = disk
+        self._zookeeper = zookeeper
         self._steps = FolderSteps(data_dir, disk, zookeeper, report)
 
     def plan(self, brokers: int | None) -> MigrationPlan:
@@ -75,7 +76,10 @@ class Migrating:
             journal, folder = self._plan(brokers)
             if folder is not None:
                 self._steps.begin(journal)
-            return self._steps.go_forward(journal)
+            try:
+                return self._steps.go_forward(journal)
+            except MigrationError as error:
+                raise MigrationError(f"{error}. {self._ways_out()}") from error
 
     def go_back(self) -> None:
         """Make the folder that of one node again.
@@ -101,6 +105,7 @@ class Migrating:
             ids = cluster_ids(folder.node_id, BROKERS_DEFAULT if brokers is None else brokers)
             assert 2 <= len(ids) <= BROKERS_MAX
             check_room(self._disk, folder, ids)
+            self._zookeeper.check()
             return MigrationPlan(
                 MigrationJournal(MigrationStage.COPYING, folder.node_id, ids, folder.cluster_id), folder
             )
@@ -160,8 +165,9 @@ class Migrating:
         try:
             yield
         except OSError as error:
-            command = f"headwater cluster migrate --data {self._data_dir}"
-            raise MigrationError(
-                f"{error.filename or self._data_dir}: {error.strerror or error}; mend that, then continue with "
-                f"`{command}`, or go back with `{command} --back`"
-            ) from error
+            reason = f"{error.filename or self._data_dir}: {error.strerror or error}"
+            raise MigrationError(f"{reason}. {self._ways_out()}") from error
+
+    def _ways_out(self) -> str:
+        command = f"headwater cluster migrate --data {self._data_dir}"
+        return f"Mend that, then continue with `{command}`, or go back with `{command} --back`"

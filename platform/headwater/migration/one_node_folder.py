@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.cluster_folder import LAYOUT_FILE, ZOOKEEPER_FOLDER, broker_folder, stored_ids
+from headwater.cluster_folder import JAAS_FILE, LAYOUT_FILE, ZOOKEEPER_FOLDER, broker_folder, stored_ids
 from headwater.logtier.log.folders.known_directories import read_known_directories
 from headwater.logtier.log.folders.log_directory import (
     CLEAN_SHUTDOWN,
@@ -118,7 +118,7 @@ def check_room(disk: Disk, folder: OneNodeFolder, brokers: Sequence[int]) -> Non
     Raises:
         MigrationError: A name is taken, or there is too little room.
     """
-    taken = {ZOOKEEPER_FOLDER, *(f"broker-{each}.yaml" for each in brokers)}.intersection(folder.other_files)
+    taken = {ZOOKEEPER_FOLDER, JAAS_FILE, *(f"broker-{each}.yaml" for each in brokers)}.intersection(folder.other_files)
     for name in map(broker_folder, brokers):
         # The name may be that of a log: partition 1 of a topic `broker`.
         is_log = not disk.exists(os.path.join(folder.data_dir, name, META_PROPERTIES))

@@ -11,13 +11,22 @@ from collections.abc import Sequence
 from typing import Final
 
 from headwater.folder_lock import FolderInUseError, lock_folder
+from headwater.java_runtime import find_java
 from headwater.logtier.config import ConfigError
 from headwater.logtier.metadata.node_copy import copy_nodes
 from headwater.logtier.metadata.store import Create, MetadataStoreError
 from headwater.logtier.metadata.zookeeper.settings import ZooKeeperSettings
 from headwater.logtier.metadata.zookeeper.store import ZooKeeperStore
 from headwater.migration.one_node_folder import MigrationError
-from headwater.zookeeper_server import ZooKeeperError, ZooKeeperPlace, ZooKeeperProcess, free_port, server_logins
+from headwater.zookeeper_server import (
+    ZooKeeperError,
+    ZooKeeperPlace,
+    ZooKeeperProcess,
+    free_port,
+    java_command,
+    server_logins,
+    spark_jars,
+)
 
 HOST: Final = "127.0.0.1"
 USERNAME: Final = "headwater"
@@ -33,6 +42,16 @@ class ServedZooKeeperFiles:
     def __init__(self, start_timeout_ms: int) -> None:
         """`start_timeout_ms` bounds the start of the server and the login."""
         self._start_timeout_ms = start_timeout_ms
+
+    def check(self) -> None:
+        """Check that there is a Java, and that the jars of pyspark have a ZooKeeper; MigrationError."""
+        java = find_java()
+        try:
+            if java is None:
+                raise ZooKeeperError("there is no java; `headwater doctor` says how to install one")
+            java_command(java, spark_jars(), "")
+        except ZooKeeperError as error:
+            raise MigrationError(f"a cluster needs ZooKeeper: {error}") from None
 
     def write(self, creates: Sequence[Create], folder: str) -> None:
         """Start a server in a new folder, create the nodes, read them back, and stop it; then sync its files.

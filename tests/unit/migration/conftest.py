@@ -82,7 +82,11 @@ class NodesInAFile:
     def __init__(self, disk: KillingDisk) -> None:
         self._disk = disk
 
+    def check(self) -> None:
+        pass
+
     def write(self, creates: Sequence[Create], folder: str) -> None:
+        assert not os.path.exists(folder), "what an interrupted attempt has left is of unknown value"
         self._disk.makedirs(folder)
         nodes = {create.path: create.data.decode("latin-1") for create in creates}
         self._disk.write_atomic(os.path.join(folder, NODES_FILE), json.dumps(nodes).encode())
