@@ -20,7 +20,6 @@ TICK_MS = 500
 # Small, and the quick compiler alone: a start is what costs, not what the server does.
 JVM = [
     "-Dlog4j2.level=WARN",
-    "-Xmx128m",
     "-Xss512k",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -37,6 +36,7 @@ class ServerOptions:
         users: Names and passwords of SASL (DIGEST-MD5).
         requires_login: Whether sessions without a login end.
         tick_ms: The least session is two ticks.
+        heap: The largest heap of its JVM.
         properties: Lines of `zoo.cfg` besides.
     """
 
@@ -44,6 +44,7 @@ class ServerOptions:
     users: Mapping[str, str] = field(default_factory=dict)
     requires_login: bool = False
     tick_ms: int = TICK_MS
+    heap: str = "128m"
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -111,7 +112,7 @@ class ZooKeeperServer:
 
     def start(self) -> None:
         """Start the server; it may not answer yet."""
-        flags = list(JVM)
+        flags = [*JVM, f"-Xmx{self.options.heap}"]
         if self.options.users:
             login = self.folder / "jaas.conf"
             users = "".join(f'  user_{name}="{password}"\n' for name, password in self.options.users.items())

@@ -23,7 +23,7 @@ CHANGES_MAX: Final = 1000
 """Changes in the list. A broker that was away for longer reads all nodes instead."""
 
 CHANGE_BYTES_MAX: Final = 16 << 20
-"""Bytes of the changes in memory: a thousand large topics that come and go would fill ten times as much."""
+"""Bytes of the changes in the list: a thousand large topics that come and go would fill ten times as much."""
 
 FindPaths = Callable[[], Awaitable[Sequence[str]]]
 """Returns the paths of the nodes that a follower needs, parents before children."""

@@ -37,6 +37,9 @@ FAILED_CHANGES_MAX: Final = 1000
 """Errors of applied changes that are kept for those who ask later: as many commands as may wait at the controller."""
 
 
+TOPICS_READ_AT_ONCE: Final = 200
+"""Topics whose nodes are asked for before the answers come: one by one, 17,000 topics took half a minute."""
+
 RETRY_S: Final = 0.5
 """Wait before the list is read again after the store failed to answer, as during a lost connection."""
 
@@ -124,8 +127,11 @@ class MetadataFollower:
         found = list(_NODES)
         for parent in _PARENTS:
             found += await self._below(parent)
-        for topic in await self._below(paths.TOPICS):
-            found += await self._below(topic)
+        topics = await self._below(paths.TOPICS)
+        for start in range(0, len(topics), TOPICS_READ_AT_ONCE):
+            batch = topics[start : start + TOPICS_READ_AT_ONCE]
+            for chunks in await asyncio.gather(*map(self._below, batch)):
+                found += chunks
         return found
 
     async def _below(self, path: str) -> list[str]:

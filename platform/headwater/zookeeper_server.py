@@ -18,8 +18,9 @@ from headwater.java_runtime import find_java
 
 #: A session is 2 to 20 ticks: brokers of one machine notice a death within seconds.
 TICK_MS: Final = 1000
-#: The heap of a server that holds the metadata of a cluster on one machine.
-HEAP: Final = "256m"
+#: The largest heap of a server that holds the metadata of a cluster on one machine: besides the nodes it keeps the last
+#: 500 transactions, each of which may have a megabyte when brokers of many partitions come and go.
+HEAP: Final = "512m"
 MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 POLL_S: Final = 0.02
 #: Time for one answer to `srvr`.

@@ -19,10 +19,12 @@ from typing import Any
 from tests.bench.loads.drivers import DRIVERS
 from tests.bench.loads.load import Load
 from tests.bench.log_tier import (
+    brokers_per_core,
     cluster,
     earlier,
     fresh,
     kernel_share,
+    large_cluster,
     latency,
     message_queues,
     pinned,
@@ -107,6 +109,8 @@ PARTS: dict[str, Part] = {
         f, o.drivers, Load(o.messages(1_000_000)), o.rounds(5), 1 if o.quick else cluster.WARM_UP_ROUNDS
     ),
     "cluster-start": lambda f, o: cluster.measure_start(f, 2 if o.quick else 5),
+    "brokers-per-core": lambda f, o: brokers_per_core.measure(f, o.messages(3_000_000), o.rounds(5)),
+    "large-cluster": lambda f, o: large_cluster.measure(f, 5_000 if o.quick else 100_000, o.rounds(3)),
     "soak": lambda f, o: soak.measure(f, 310 if o.quick else 1810),
 }
 #: What runs when nothing is asked for: some ten minutes. The others take longer, or much disk.

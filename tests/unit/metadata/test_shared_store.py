@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headwater.logtier.metadata import shared_store
 from headwater.logtier.metadata.change_list import (
+    CHANGE_BYTES_MAX,
     CHANGES_MAX,
     ChangesTrimmedError,
     ListMovedBackError,
@@ -17,7 +19,7 @@ from headwater.logtier.metadata.change_list import (
 )
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.paths import CorruptNodeError
-from headwater.logtier.metadata.shared_store import CHANGES, TRIM_EVERY, SharedMetadataStore
+from headwater.logtier.metadata.shared_store import CHANGES, TRIM_BYTES, TRIM_EVERY, SharedMetadataStore
 from headwater.logtier.metadata.store import (
     BadVersionError,
     Check,
@@ -183,6 +185,39 @@ def test_old_changes_are_trimmed_and_a_follower_that_needs_them_is_told(tmp_path
         assert (await follower.changes_from(left[0]))[0].number == left[0]
         await controller.append([SetData("/t/a", b"2")])
         assert len(await store.children(CHANGES)) == CHANGES_MAX + 1, "not with each change"
+
+    run(tmp_path, scenario)
+
+
+def test_large_changes_are_trimmed_before_they_are_many(tmp_path: Path) -> None:
+    async def scenario(store: LocalMetadataStore) -> None:
+        earlier = SharedMetadataStore(store)
+        large = b"x" * (200 << 10)
+        await earlier.append([Create("/t/a", large)])
+        for _ in range(5):
+            await earlier.append([SetData("/t/a", large)])
+        controller = SharedMetadataStore(store)  # it has not written those, and learns their sizes
+        await controller.snapshot(below_t(controller))
+        for _ in range(2 * CHANGE_BYTES_MAX // len(large)):
+            await controller.append([SetData("/t/a", large)])
+        left = sorted(map(int, await store.children(CHANGES)))
+        assert left == list(range(left[0], controller.end_offset)), "without gaps"
+        assert len(left) * len(large) <= CHANGE_BYTES_MAX + TRIM_BYTES + len(large)
+        assert len(left) * len(large) > CHANGE_BYTES_MAX // 2
+
+    run(tmp_path, scenario)
+
+
+def test_the_newest_change_stays_whatever_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_store, "CHANGE_BYTES_MAX", 10)
+    monkeypatch.setattr(shared_store, "TRIM_BYTES", 0)
+
+    async def scenario(store: LocalMetadataStore) -> None:
+        controller = SharedMetadataStore(store)
+        await controller.append([Create("/t/a", b"")])
+        await controller.append([SetData("/t/a", b"x" * 100)])
+        assert await store.children(CHANGES) == ["1"]
+        assert (await SharedMetadataStore(store).changes_from(1))[0].number == 1
 
     run(tmp_path, scenario)
 

@@ -38,7 +38,8 @@ def _own_properties(broker_config: str) -> dict[str, object]:
     type=click.IntRange(1, BROKERS_MAX),
     default=1,
     metavar="N",
-    help="Number of brokers; several replicate topics and coordinate through a ZooKeeper of their own.  [default: 1]",
+    help="Number of brokers, each of which uses one core; several replicate topics and coordinate through a ZooKeeper "
+    "of their own.  [default: 1]",
 )
 @port_option("--kafka-port", "Port of the (first) broker; 0 picks a free one.  [default: 9092]")
 @port_option("--http-port", "Port of the REST API; 0 picks a free one.  [default: 8082]")

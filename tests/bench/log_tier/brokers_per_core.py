@@ -1,0 +1,145 @@
+"""One broker beside two on the same machine: a broker uses one core, so that a larger machine needs several.
+
+The senders do nothing but send: each has one produce request of a prepared batch of 64 KiB for each of its partitions,
+and sends it again and again. With librdkafka, which takes four times the broker's CPU time, two cores would measure the
+clients.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+from headwater.logtier.client.produce_codec import produce_request
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.records.batch import Record, build_batch
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.log_tier.throughput import SETTLE_S
+from tests.bench.peers import brokers, headwater_processes
+from tests.bench.processes import Child, Failed, cpu_seconds
+from tests.bench.report import Figures, Table, comparison
+
+SENDERS = 2
+VERSION = 12
+RECORDS = 310
+VALUE = b"v" * 200
+PIPELINED = 5
+READY_S = 60
+ONE, TWO = "1 broker", "2 brokers"
+
+
+def measure(folder: Path, messages: int, rounds: int) -> tuple[list[Table], Figures]:
+    """Messages a second of two senders into one broker, and into two; no replicas."""
+    load = Load(messages)
+    figures: Figures = {}
+    with _started(folder / "one", 1) as one, _started(folder / "two", 2) as two:
+        for round_number in range(rounds + 1):
+            for name, child, bootstrap in brokers.in_turn([(ONE, *one), (TWO, *two)], round_number):
+                brokers.warm_memory(load)
+                speed, spent = _one_round(child, bootstrap, load, f"cores-{round_number}")
+                print(f"  {name}: {speed:,.0f}/s", flush=True)
+                if round_number:
+                    figures.setdefault("produce, messages/s", {}).setdefault(name, []).append(speed)
+                    figures.setdefault("CPU s/million", {}).setdefault(name, []).append(spent / messages * 1e6)
+    title = f"{SENDERS} senders of prepared requests, {load}, no replicas, {rounds} rounds in turn"
+    return [comparison(title, figures, ONE, TWO)], figures
+
+
+@contextmanager
+def _started(folder: Path, count: int) -> Iterator[tuple[Child, str]]:
+    child, bootstrap = headwater_processes.start_cluster(folder, count)
+    try:
+        deadline_s = time.monotonic() + READY_S
+        while "Headwater is ready" not in child.tail():
+            child.check_running()
+            if time.monotonic() > deadline_s:
+                raise Failed(f"headwater up --brokers {count} is not ready after {READY_S} s:\n{child.tail()}")
+            time.sleep(0.05)
+        yield child, bootstrap
+    finally:
+        child.stop()
+
+
+def _one_round(child: Child, bootstrap: str, load: Load, topic: str) -> tuple[float, float]:
+    drivers.client("create", bootstrap, topic, load)
+    try:
+        before = cpu_seconds(child.pid)
+        shares = _shares(bootstrap, topic)
+        requests = load.messages // RECORDS // load.partitions
+        commands = [
+            [*drivers.PYTHON, "tests.bench.log_tier.brokers_per_core", json.dumps([topic, share, requests])]
+            for share in shares
+        ]
+        senders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+        outputs = [sender.communicate(timeout=drivers.LIMIT_S)[0] for sender in senders]
+        if any(sender.returncode for sender in senders):
+            raise Failed(f"a sender failed: {outputs}")
+        time.sleep(SETTLE_S)
+        spans = [json.loads(output) for output in outputs]
+        seconds = max(end for _, end in spans) - min(begun for begun, _ in spans)
+        return requests * load.partitions * RECORDS / seconds, cpu_seconds(child.pid) - before
+    finally:
+        drivers.client("delete", bootstrap, topic, load)
+
+
+def _shares(bootstrap: str, topic: str) -> list[list[tuple[str, int, int]]]:
+    """(host, port, partition) of each sender: half of the partitions, all on one broker if there are two."""
+    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=READY_S)
+    of_broker: dict[int, list[int]] = defaultdict(list)
+    for partition in found.topics[topic].partitions.values():
+        of_broker[partition.leader].append(partition.id)
+    halves = list(of_broker.items())
+    if len(halves) == 1:
+        ((broker, partitions),) = halves
+        halves = [(broker, partitions[sender::SENDERS]) for sender in range(SENDERS)]
+    addresses = {each.id: (str(each.host), each.port) for each in found.brokers.values()}
+    return [[(*addresses[broker], partition) for partition in partitions] for broker, partitions in halves]
+
+
+def send(topic: str, share: list[tuple[str, int, int]], requests: int) -> tuple[float, float]:
+    """Send as many requests for each partition; when the first was sent and the last was answered, monotonic s."""
+    batch = build_batch([Record(None, VALUE, int(time.time() * 1000))] * RECORDS)
+    frames = [_frame(topic, partition, batch) for _, _, partition in share]
+    with socket.create_connection(share[0][:2], READY_S) as connection:
+        stream = connection.makefile("rb")
+        begun_s, waiting = time.monotonic(), 0
+        for _ in range(requests):
+            for frame in frames:
+                if waiting == PIPELINED:
+                    _answer(stream.read)
+                    waiting -= 1
+                connection.sendall(frame)
+                waiting += 1
+        for _ in range(waiting):
+            _answer(stream.read)
+        return begun_s, time.monotonic()
+
+
+def _frame(topic: str, partition: int, batch: bytes) -> bytes:
+    body = produce_request(VERSION, {topic: [(partition, batch)]}, timeout_ms=READY_S * 1000).body
+    client_id = b"bench"
+    head = struct.pack(">hhih", 0, VERSION, 1, len(client_id)) + client_id + b"\0"
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def _answer(read: Callable[[int], bytes]) -> None:
+    (size,) = struct.unpack(">i", read(4))
+    body = memoryview(read(size))[5:]  # after the correlation id and its tags
+    (produced,) = produce_request(VERSION, {}, timeout_ms=0).decode(body)
+    if produced.error_code:
+        raise Failed(f"produce: {ErrorCode(produced.error_code).name} {produced.error_message or ''}")
+
+
+if __name__ == "__main__":
+    print(json.dumps(send(*json.loads(sys.argv[1]))))
