@@ -9,9 +9,12 @@ from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.journal_entries import ReplayedNodes
 from headwater.logtier.metadata.shared_store import CHANGES
 from headwater.logtier.metadata.store import Create
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 
 CARRIED_EPOCH: Final = 0
 """Broker epoch of the carried registration: below each czxid, so that every later registration is a newer one."""
+
+_MIN_ISR: Final = "min.insync.replicas"
 
 _FIRST_NODES: Final = (*paths.PERSISTENT_PARENTS, paths.CLUSTER_ID, paths.CONTROLLER_EPOCH, paths.UNKNOWN_USERS_KEY)
 
@@ -35,8 +38,10 @@ class CarriedNodes:
 def carry_nodes(local: ReplayedNodes, broker_id: int) -> CarriedNodes:
     """Return the nodes of a shared store with the metadata of a single node that has stopped.
 
-    All nodes keep their data, but for the registration of the broker: epochs are zxids, and those of the shared store
-    begin at 1. The list of changes continues with the local store's number.
+    All nodes keep their data, with two exceptions. The registration of the broker gets another epoch: epochs are zxids,
+    and those of the shared store begin at 1. The internal topics lose a min.insync.replicas of 1, which a node gives to
+    them: that of the cluster applies, at most the number of replicas. The list of changes continues with the local
+    store's number.
 
     Raises:
         EarlierMetadataError: A first node is missing, or a topic has no partition states.
@@ -56,6 +61,7 @@ def carry_nodes(local: ReplayedNodes, broker_id: int) -> CarriedNodes:
     nodes[paths.known_broker_path(broker_id)] = paths.encode_known_broker(
         known.host, known.port, known.rack, CARRIED_EPOCH, known.endpoints, process=known.process
     )
+    _drop_least_min_isr(nodes)
     nodes[CHANGES] = b"%d" % local.end_offset
     return CarriedNodes(
         tuple(Create(path, nodes[path]) for path in sorted(nodes)), MetadataImage().apply(nodes.items())
@@ -67,6 +73,13 @@ def _check_topics(nodes: dict[str, bytes]) -> None:
         parent, _, name = path.rpartition("/")
         if parent == paths.TOPICS and convert_topic(name, data, leader_epoch=0):
             raise EarlierMetadataError(f"{path} has no partition states")
+
+
+def _drop_least_min_isr(nodes: dict[str, bytes]) -> None:
+    for path in map(paths.topic_config_path, INTERNAL_TOPICS):
+        configs = paths.decode_config(path, nodes[path]) if path in nodes else {}
+        if configs.get(_MIN_ISR) == "1":
+            nodes[path] = paths.encode_config({name: each for name, each in configs.items() if name != _MIN_ISR})
 
 
 def _check_broker(image: MetadataImage, broker_id: int) -> None:

@@ -153,8 +153,11 @@ class Migrating:
                 f"{self._data_dir} is in use: stop the node or the cluster first; a folder is migrated while nobody "
                 "uses it"
             ) from None
-        except PermissionError as error:
-            raise MigrationError(f"{error.filename}: {error.strerror}; run as the user of the node") from None
+        except OSError as error:
+            reason = f"{error.filename or self._data_dir}: {error.strerror or error}"
+            raise MigrationError(
+                f"{reason}; check the path and its permissions, and run as the user of the node"
+            ) from None
         finally:
             for descriptor in held:
                 os.close(descriptor)

@@ -115,6 +115,28 @@ def test_every_node_is_carried_and_followed_in_the_shared_store(tmp_path: Path) 
     assert len(after.topics["flights"].partitions) == 70
 
 
+@pytest.mark.parametrize(
+    ("topic", "minimum", "carried_minimum"),
+    [("__transaction_state", "1", None), ("__transaction_state", "2", "2"), ("flights", "1", "1")],
+)
+def test_internal_topics_take_the_minimum_of_the_cluster(
+    tmp_path: Path, topic: str, minimum: str, carried_minimum: str | None
+) -> None:
+    async def make(store: LocalMetadataStore) -> None:
+        await fill(store)
+        configs = paths.encode_config({"segment.bytes": "1048576", "min.insync.replicas": minimum})
+        if topic == "flights":
+            await store.set(paths.topic_config_path(topic), configs)
+        else:
+            created = create_topic(topic, uuid.UUID(int=14), [PartitionImage(1, 0, 0, (1,), (1,))])
+            await store.append([*created, Create(paths.topic_config_path(topic), configs)])
+
+    run(tmp_path, make)
+    configs = carried(tmp_path).image.topics[topic].configs
+    assert configs.get("min.insync.replicas") == carried_minimum
+    assert configs["segment.bytes"] == "1048576"
+
+
 def test_what_a_killed_node_has_not_confirmed_is_not_carried(tmp_path: Path) -> None:
     run(tmp_path, fill)
     whole = carried(tmp_path)

@@ -18,7 +18,7 @@ from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.paths import CONTROLLER_EPOCH, TOPICS, known_broker_path, topic_path
 from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
 from headwater.logtier.metadata.topic_nodes import chunk_path
-from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.runtime.disk import DirectoryEntry, RealDisk
 from headwater.migration.migrate import Migrating
 from headwater.migration.one_node_folder import MigrationError
 from headwater.migration_journal import MIGRATION_FOLDER
@@ -152,6 +152,17 @@ def test_a_damaged_journal_is_refused_by_all(node_folder: Path, text: str) -> No
         migrating(node_folder).go_back()
     with pytest.raises(NodeStartError, match=r"journal\.json"):
         check_folder(str(node_folder), 1)
+
+
+def test_a_folder_that_cannot_be_read_is_one_line(node_folder: Path) -> None:
+    class Unreadable(KillingDisk):
+        def listdir(self, path: str) -> list[DirectoryEntry]:
+            raise OSError(5, "Input/output error", path)
+
+    disk = Unreadable()
+    with pytest.raises(MigrationError) as caught:
+        Migrating(str(node_folder), disk, NodesInAFile(disk), lambda _: None).plan(None)
+    assert str(caught.value).startswith(f"{node_folder}: Input/output error; check the path and its permissions")
 
 
 def test_going_back_where_nothing_has_begun_is_refused(node_folder: Path) -> None:
