@@ -45,13 +45,20 @@ class ApiKey:
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
     ALTER_PARTITION = 56
     ENVELOPE = 58
     DESCRIBE_PRODUCERS = 61
     BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     ALLOCATE_PRODUCER_IDS = 67
@@ -88,7 +95,14 @@ API_NAMES = {
     ApiKey.END_TXN: "EndTxn",
     ApiKey.TXN_OFFSET_COMMIT: "TxnOffsetCommit",
     ApiKey.DESCRIBE_CONFIGS: "DescribeConfigs",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "AlterReplicaLogDirs",
+    ApiKey.DESCRIBE_LOG_DIRS: "DescribeLogDirs",
     ApiKey.SASL_AUTHENTICATE: "SaslAuthenticate",
+    ApiKey.ELECT_LEADERS: "ElectLeaders",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "IncrementalAlterConfigs",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "AlterPartitionReassignments",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "ListPartitionReassignments",
+    ApiKey.UNREGISTER_BROKER: "UnregisterBroker",
     ApiKey.DESCRIBE_CLIENT_QUOTAS: "DescribeClientQuotas",
     ApiKey.ALTER_CLIENT_QUOTAS: "AlterClientQuotas",
     ApiKey.DESCRIBE_PRODUCERS: "DescribeProducers",
@@ -133,7 +147,16 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.END_TXN: (1, 5),
     ApiKey.TXN_OFFSET_COMMIT: (3, 5),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
+    # From version 1 on with the kind of election.
+    ApiKey.ELECT_LEADERS: (1, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    # From version 1 on a change of the replication factor can be excluded.
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
+    ApiKey.UNREGISTER_BROKER: (0, 0),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
     ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),

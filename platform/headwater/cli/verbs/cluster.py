@@ -18,6 +18,7 @@ from headwater.api.topic_admin import (
     TopicAdmin,
     TopicAdminError,
 )
+from headwater.cli.reassignment.commands import balance, drain, replicate, unregister
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.local_address import is_this_machine
 from headwater.cli.shell.options import client_options, client_security, output_option, servers, settings
@@ -31,7 +32,13 @@ MIN_ISR: Final = "min.insync.replicas"
 
 @click.group(name="cluster")
 def app() -> None:
-    """Show the brokers of a cluster and the state of its replicas."""
+    """Show the brokers of a cluster and the state of its replicas; move replicas between brokers, and add some."""
+
+
+app.add_command(drain)
+app.add_command(balance)
+app.add_command(replicate)
+app.add_command(unregister)
 
 
 app.add_command(migrate)

@@ -1,0 +1,132 @@
+"""Reads a cluster over Kafka's protocol, as a plan and as its execution need it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from headwater.cli.reassignment.assignment import room_reserve_bytes
+from headwater.cli.reassignment.execution import ClusterObservation, RunningReassignment
+from headwater.cli.reassignment.snapshot import (
+    BrokerSnapshot,
+    ClusterSnapshot,
+    LogDirSnapshot,
+    PartitionKey,
+    PartitionSnapshot,
+)
+from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.replicas import AssignedPartition, ReplicaAdmin, ReplicaLogDir
+
+__all__ = ["read_cluster", "read_observation"]
+
+#: Readings before the reassignments are the same before and after the metadata: a burst of them ends soon.
+READINGS_MAX: Final = 20
+
+Running = dict[PartitionKey, RunningReassignment]
+
+
+def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
+    """Return the whole cluster, and the running reassignments, whose targets are in its assignments."""
+    for _ in range(READINGS_MAX):
+        running = _running(admin)
+        brokers, assigned = admin.assignments()
+        if _running(admin).keys() == running.keys():
+            break
+    else:
+        raise ClientError("reassignments start and end too fast for a plan; wait until they are over")
+    dirs = {each: admin.log_dirs(each) for each in sorted(brokers)}
+    # A broker that does not answer has died since; it is away.
+    present = {
+        each: BrokerSnapshot(each, brokers[each].rack, _folders(found, has_reserve=False))
+        for each, found in dirs.items()
+        if found is not None
+    }
+    sizes: dict[PartitionKey, int] = {}
+    places: dict[PartitionKey, dict[int, str]] = {}
+    for broker_id, found in dirs.items():
+        for folder in found or ():
+            for each in folder.replicas:
+                key = PartitionKey(each.topic, each.partition)
+                if not each.is_future:
+                    sizes[key] = max(sizes.get(key, 0), each.size_bytes)
+                    places.setdefault(key, {})[broker_id] = folder.path
+    partitions = _partitions(assigned, running)
+    return (
+        ClusterSnapshot(
+            present,
+            {
+                key: replace(part, size_bytes=sizes.get(key, 0), log_dirs=places.get(key, {}))
+                for key, part in partitions.items()
+            },
+        ),
+        running,
+    )
+
+
+def read_observation(
+    admin: ReplicaAdmin, sizes: Mapping[PartitionKey, int], asked_dirs: Collection[int]
+) -> ClusterObservation:
+    """Return the present state of some partitions.
+
+    Args:
+        sizes: Partitions of the plan, with their sizes when it was made.
+        asked_dirs: Brokers whose folders are read.
+    """
+    running = _running(admin)
+    brokers, assigned = admin.assignments(sorted({key.topic for key in sizes}))
+    by_topic: dict[str, list[int]] = {}
+    for key in sorted(sizes):
+        by_topic.setdefault(key.topic, []).append(key.partition)
+    present: dict[int, BrokerSnapshot] = {}
+    places: dict[PartitionKey, dict[int, str]] = {}
+    copied: dict[tuple[PartitionKey, int], int] = {}
+    for broker_id, broker in brokers.items():
+        folders: tuple[LogDirSnapshot, ...] = ()
+        if broker_id in asked_dirs:
+            found = admin.log_dirs(broker_id, by_topic)
+            if found is None:
+                continue
+            folders = _folders(found, has_reserve=True)
+            for folder in found:
+                for each in folder.replicas:
+                    key = PartitionKey(each.topic, each.partition)
+                    if each.is_future or (key in running and broker_id in running[key].adding):
+                        copied[key, broker_id] = each.size_bytes
+                    if not each.is_future:
+                        places.setdefault(key, {})[broker_id] = folder.path
+        present[broker_id] = BrokerSnapshot(broker_id, broker.rack, folders)
+    partitions = {
+        key: replace(part, size_bytes=sizes[key], log_dirs=places.get(key, {}))
+        for key, part in _partitions(assigned, running).items()
+        if key in sizes
+    }
+    return ClusterObservation(ClusterSnapshot(present, partitions), running, copied)
+
+
+def _running(admin: ReplicaAdmin) -> Running:
+    return {
+        PartitionKey(*key): RunningReassignment(each.replicas, each.adding, each.removing)
+        for key, each in admin.reassignments().items()
+    }
+
+
+def _partitions(assigned: list[AssignedPartition], running: Running) -> dict[PartitionKey, PartitionSnapshot]:
+    found = {}
+    for each in assigned:
+        key = PartitionKey(each.topic, each.partition)
+        moving = running.get(key)
+        replicas = each.replicas if moving is None else moving.target
+        found[key] = PartitionSnapshot(key, replicas, each.leader, each.isr, is_moving=moving is not None)
+    return found
+
+
+def _folders(found: tuple[ReplicaLogDir, ...], *, has_reserve: bool) -> tuple[LogDirSnapshot, ...]:
+    """Return folders; with `has_reserve`, usable bytes are less what moves leave free."""
+    folders = [LogDirSnapshot(each.path, each.total_bytes, each.usable_bytes) for each in found]
+    if not has_reserve:
+        return tuple(folders)
+    return tuple(
+        each if each.usable_bytes is None else replace(each, usable_bytes=each.usable_bytes - room_reserve_bytes(each))
+        for each in folders
+    )
