@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 pytestmark = pytest.mark.slow
@@ -165,9 +165,7 @@ def read(site: Site, topic: str, count: int) -> list[bytes]:
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     values: list[bytes] = []
     deadline_s = time.monotonic() + WAIT_S
-    ends = {}
-    for partition in range(PARTITIONS):
-        _, ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)
+    ends = {partition: end_offset(consumer, TopicPartition(topic, partition)) for partition in range(PARTITIONS)}
     while any(each.offset < ends[each.partition] for each in consumer.position(consumer.assignment())) or not values:
         assert time.monotonic() < deadline_s, f"{len(values)} of {count}"
         for message in consumer.consume(500, 0.5):
@@ -177,6 +175,18 @@ def read(site: Site, topic: str, count: int) -> list[bytes]:
             values.append(value)
     consumer.close()
     return values
+
+
+def end_offset(consumer: Consumer, partition: TopicPartition) -> int:
+    """The end of a partition, as soon as its leader, perhaps a new one, knows it (KIP-207)."""
+    deadline_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, WAIT_S)[1])
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.OFFSET_NOT_AVAILABLE
+            assert time.monotonic() < deadline_s, "no leader knows the end"
+            time.sleep(0.2)
 
 
 def next_value(consumer: Consumer) -> bytes:
@@ -289,8 +299,22 @@ def test_clients_of_a_node_go_on_with_the_cluster_that_it_becomes(site: Site) ->
     status = site.rows("cluster", "status")[0]
     first = status["brokers"][0]
     assert (first["broker"], first["port"], first["leaders"]) == (1, site.port, status["partitions"])
+    survives_a_broker(site)
     site.down()
     assert "the cluster has been started" in site.migrate("--back", ends=1)
+
+
+def survives_a_broker(site: Site) -> None:
+    """Kill a broker without the node's data: a topic of the cluster has other replicas."""
+    site.run("topic", "create", "new", "-p", str(PARTITIONS))
+    producer = Producer(site.client(acks="all", enable_idempotence=True))
+    send(producer, "new", range(100))
+    (status,) = site.rows("cluster", "status", "--data", str(site.folder))
+    victim = status["brokers"][2]
+    assert victim["replicas"] == PARTITIONS
+    os.kill(victim["pid"], signal.SIGKILL)
+    send(producer, "new", range(100, 200))
+    assert sorted(map(int, read(site, "new", 200))) == list(range(200))
 
 
 def test_a_killed_node_becomes_a_cluster_after_a_change_of_mind(site: Site) -> None:
