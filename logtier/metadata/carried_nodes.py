@@ -9,11 +9,11 @@ from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.journal_entries import ReplayedNodes
 from headwater.logtier.metadata.shared_store import CHANGES
 from headwater.logtier.metadata.store import Create
-from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 
 CARRIED_EPOCH: Final = 0
 """Broker epoch of the carried registration: below each czxid, so that every later registration is a newer one."""
 
+_TRANSACTION_CONFIGS: Final = paths.topic_config_path("__transaction_state")
 _MIN_ISR: Final = "min.insync.replicas"
 
 _FIRST_NODES: Final = (*paths.PERSISTENT_PARENTS, paths.CLUSTER_ID, paths.CONTROLLER_EPOCH, paths.UNKNOWN_USERS_KEY)
@@ -39,8 +39,8 @@ def carry_nodes(local: ReplayedNodes, broker_id: int) -> CarriedNodes:
     """Return the nodes of a shared store with the metadata of a single node that has stopped.
 
     All nodes keep their data, with two exceptions. The registration of the broker gets another epoch: epochs are zxids,
-    and those of the shared store begin at 1. The internal topics lose a min.insync.replicas of 1, which a node gives to
-    them: that of the cluster applies, at most the number of replicas. The list of changes continues with the local
+    and those of the shared store begin at 1. `__transaction_state` loses the min.insync.replicas of 1 that a node gives
+    to it: that of the cluster applies, at most the number of replicas. The list of changes continues with the local
     store's number.
 
     Raises:
@@ -76,10 +76,16 @@ def _check_topics(nodes: dict[str, bytes]) -> None:
 
 
 def _drop_least_min_isr(nodes: dict[str, bytes]) -> None:
-    for path in map(paths.topic_config_path, INTERNAL_TOPICS):
-        configs = paths.decode_config(path, nodes[path]) if path in nodes else {}
-        if configs.get(_MIN_ISR) == "1":
-            nodes[path] = paths.encode_config({name: each for name, each in configs.items() if name != _MIN_ISR})
+    if _TRANSACTION_CONFIGS not in nodes:
+        return
+    configs = paths.decode_config(_TRANSACTION_CONFIGS, nodes[_TRANSACTION_CONFIGS])
+    if configs.get(_MIN_ISR) != "1":
+        return
+    del configs[_MIN_ISR]
+    if configs:
+        nodes[_TRANSACTION_CONFIGS] = paths.encode_config(configs)
+    else:
+        del nodes[_TRANSACTION_CONFIGS]  # a topic without configs has no node: the next change would create it
 
 
 def _check_broker(image: MetadataImage, broker_id: int) -> None:

@@ -117,9 +117,14 @@ def test_every_node_is_carried_and_followed_in_the_shared_store(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("topic", "minimum", "carried_minimum"),
-    [("__transaction_state", "1", None), ("__transaction_state", "2", "2"), ("flights", "1", "1")],
+    [
+        ("__transaction_state", "1", None),
+        ("__transaction_state", "2", "2"),
+        ("__consumer_offsets", "1", "1"),  # its user's
+        ("flights", "1", "1"),
+    ],
 )
-def test_internal_topics_take_the_minimum_of_the_cluster(
+def test_the_transaction_topic_takes_the_minimum_of_the_cluster(
     tmp_path: Path, topic: str, minimum: str, carried_minimum: str | None
 ) -> None:
     async def make(store: LocalMetadataStore) -> None:
@@ -135,6 +140,20 @@ def test_internal_topics_take_the_minimum_of_the_cluster(
     configs = carried(tmp_path).image.topics[topic].configs
     assert configs.get("min.insync.replicas") == carried_minimum
     assert configs["segment.bytes"] == "1048576"
+
+
+def test_a_topic_whose_only_config_is_dropped_has_no_node_of_configs(tmp_path: Path) -> None:
+    async def make(store: LocalMetadataStore) -> None:
+        await fill(store)
+        created = create_topic("__transaction_state", uuid.UUID(int=14), [PartitionImage(1, 0, 0, (1,), (1,))])
+        configs = Create(
+            paths.topic_config_path("__transaction_state"), paths.encode_config({"min.insync.replicas": "1"})
+        )
+        await store.append([*created, configs])
+
+    run(tmp_path, make)
+    # Else the next config of the topic would fail: the node of a topic without configs is created.
+    assert paths.topic_config_path("__transaction_state") not in {create.path for create in carried(tmp_path).creates}
 
 
 def test_what_a_killed_node_has_not_confirmed_is_not_carried(tmp_path: Path) -> None:
