@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.cluster_folder import JAAS_FILE, LAYOUT_FILE, ZOOKEEPER_FOLDER, broker_folder, stored_ids
+from headwater.cluster_folder import (
+    JAAS_FILE,
+    LAYOUT_FILE,
+    ZOOKEEPER_FOLDER,
+    ClusterFolderError,
+    broker_folder,
+    stored_ids,
+)
 from headwater.logtier.log.folders.known_directories import read_known_directories
 from headwater.logtier.log.folders.log_directory import (
     CLEAN_SHUTDOWN,
@@ -140,7 +147,10 @@ def check_room(disk: Disk, folder: OneNodeFolder, brokers: Sequence[int]) -> Non
 
 def _identity(disk: Disk, data_dir: str) -> tuple[int, str]:
     """Return the id of the node, and that of its cluster."""
-    ids = stored_ids(data_dir)
+    try:
+        ids = stored_ids(data_dir)
+    except ClusterFolderError as error:
+        raise MigrationError(str(error)) from None
     if ids is not None:
         raise MigrationError(f"{data_dir} is the folder of {len(ids)} brokers already ({LAYOUT_FILE})")
     try:

@@ -131,6 +131,11 @@ def test_a_name_of_the_cluster_that_is_taken_is_refused(node_folder: Path, name:
     assert refused(node_folder).startswith(f"{node_folder}/{name} is in the way")
 
 
+def test_a_damaged_layout_is_one_line(node_folder: Path) -> None:
+    (node_folder / "cluster.properties").write_text("brokers=many\n")
+    assert refused(node_folder).startswith(f"{node_folder}/cluster.properties is damaged")
+
+
 def test_a_full_disk_is_refused_before_anything_is_written(node_folder: Path) -> None:
     class FullDisk(KillingDisk):
         def free_bytes(self, path: str) -> int:
@@ -179,6 +184,9 @@ def test_properties_of_one_broker_are_refused_before_they_keep_the_cluster_from_
     before = tree(node_folder)
     assert main(["cluster", "migrate", "--data", str(node_folder), "-y"]) == 2
     assert f"{properties} sets listeners, which each broker of a cluster has for itself" in capsys.readouterr().err
+    assert tree(node_folder) == before
+    migrating(node_folder).migrate(None)
+    assert main(["cluster", "migrate", "--data", str(node_folder), "--back"]) == 0
     assert tree(node_folder) == before
 
 

@@ -42,7 +42,8 @@ def migrate(data_dir: str | None, brokers: int | None, back: bool, dry_run: bool
     from headwater.migration.zookeeper_files import ServedZooKeeperFiles
 
     folder = data_dir if data_dir is not None else settings().data_dir
-    _check_properties(settings().broker_config, folder)
+    if not back:  # the node that the folder becomes again may need them
+        _check_properties(settings().broker_config, folder)
     migrating = Migrating(folder, RealDisk(), ServedZooKeeperFiles(settings().start_timeout_ms), note)
     try:
         if back:
