@@ -24,6 +24,9 @@ from headwater.logtier.runtime.read_ahead import ReadAhead
 #: Folder of the embedded metadata store in the first of `log.dirs`; its name is not that of a partition.
 METADATA_DIRECTORY: Final = "__cluster_metadata"
 
+CLUSTER_FILES: Final = ("cluster.properties", "cluster-migration/journal.json")
+"""Files in the data folder of several brokers, or of a node that becomes one of them."""
+
 OpenStore: TypeAlias = Callable[[BrokerConfig, Disk, Callable[[str], None]], OrderedMetadataStore]
 """Creates the metadata store of a broker; the last argument is called when the store has failed, with the reason."""
 
@@ -39,6 +42,11 @@ def configured_store(config: BrokerConfig, disk: Disk, on_failure: Callable[[str
         return _zookeeper_store(config, disk)
     folder = config.log_dirs[0]
     metadata = os.path.join(folder, METADATA_DIRECTORY)
+    if any(disk.exists(os.path.join(folder, name)) for name in CLUSTER_FILES):
+        raise ConfigError(
+            f"log folder {folder}: it is that of a cluster on one machine, or becomes one: start it with `headwater "
+            "up`, which says what it is"
+        )
     if disk.exists(os.path.join(folder, META_PROPERTIES)) and not disk.exists(metadata):
         # An empty store would be another cluster, and its folder would be left in that of the broker.
         raise ConfigError(

@@ -25,7 +25,7 @@ TOPIC, BROKER = 2, 4
 class ReassigningCluster(ReplicaAdmin):
     """Replicas that are added grow by `rate` bytes at each `sleep`; a reassignment ends when all of them are whole.
 
-    Invariant, checked at each start: a partition keeps its number of replicas.
+    Invariant, checked at each start: a partition keeps its number of replicas, or gets more if the client says so.
     """
 
     def __init__(self, snapshot: ClusterSnapshot, rate: int = 10) -> None:
@@ -175,7 +175,9 @@ class ReassigningCluster(ReplicaAdmin):
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
-    def reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, ReplicaRefusal]:
+    def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int]], *, changes_factor: bool = False
+    ) -> dict[TopicPartition, ReplicaRefusal]:
         self._check_outage()
         refused: dict[TopicPartition, ReplicaRefusal] = {}
         for (topic, number), wanted in targets.items():
@@ -184,7 +186,8 @@ class ReassigningCluster(ReplicaAdmin):
                 refused[key] = self.refusals[key].pop(0)
                 continue
             target = tuple(wanted)
-            assert len(set(target)) == len(target) == len(self.replicas[key])
+            assert len(set(target)) == len(target)
+            assert len(target) == len(self.replicas[key]) or (changes_factor and len(target) > len(self.replicas[key]))
             self.started.append(key)
             self.targets[key] = target
             for broker in target:

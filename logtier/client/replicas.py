@@ -198,9 +198,14 @@ class ReplicaAdmin:
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
-    def reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, ReplicaRefusal]:
-        """Starts reassignments; returns those that the controller refuses. A repeated request has no further effect."""
-        results = alter_partition_reassignments(self._cluster, targets, allow_replication_factor_change=False)
+    def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int]], *, changes_factor: bool = False
+    ) -> dict[TopicPartition, ReplicaRefusal]:
+        """Starts reassignments; returns those that the controller refuses. A repeated request has no further effect.
+
+        Without `changes_factor` the controller refuses another number of replicas, as after a change by another client.
+        """
+        results = alter_partition_reassignments(self._cluster, targets, allow_replication_factor_change=changes_factor)
         return {key: ReplicaRefusal(str(error), error.retriable) for key, error in results.items() if error is not None}
 
     def place(self, broker_id: int, paths: Mapping[TopicPartition, str]) -> dict[TopicPartition, ReplicaRefusal]:

@@ -3,13 +3,18 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
-
-import orjson
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from headwater.logtier.metadata.change_list import FindPaths, MetadataChange, RecentChanges, changed_nodes
 from headwater.logtier.metadata.journal import CorruptJournalError, Journal, SyncFailedError
+from headwater.logtier.metadata.journal_entries import (
+    JOURNAL_FILE,
+    UNREADABLE_ENTRIES,
+    ReplayedNodes,
+    encode_changes,
+    encode_end,
+)
 from headwater.logtier.metadata.session_callbacks import SessionCallbacks
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
@@ -33,9 +38,6 @@ from headwater.logtier.runtime.durable_folder import make_durable_folder
 
 log = logging.getLogger(__name__)
 
-_END_OFFSET: Final = "end_offset"
-_ZXID: Final = "zxid"
-_CHANGES: Final = "changes"
 _STARTS_SHIFT: Final = 32
 _NODES_PER_ENTRY: Final = 1000
 _COMPACT_FACTOR: Final = 2
@@ -53,11 +55,8 @@ class LocalMetadataStore:
     start. The first transaction of a start is therefore written even if it only concerns ephemeral nodes: without it,
     the next start would use the same zxids.
 
-    Files: `<directory>/journal` (see `journal`), `<directory>/.lock`, accessible to their owner only. Each entry is
-    JSON, `{"zxid": n, "changes": [...]}` with changes `[path, data, version, czxid, mzxid]`, or `[path]` for a deleted
-    node; data is Latin-1 text, to keep the JSON legible. Each entry with changes has one offset; a compacted journal
-    ends with `{"end_offset": n, "zxid": n}`: the number of entries, and the last zxid, before the compaction. Entries
-    of the format before zxids are the list of changes alone, without czxid and mzxid, and count as zxids 1, 2, ...
+    Files: `<directory>/journal` (see `journal` and `journal_entries`), `<directory>/.lock`, accessible to their owner
+    only.
     """
 
     def __init__(self, directory: str, disk: Disk, on_failure: Callable[[str], None] | None = None) -> None:
@@ -65,7 +64,7 @@ class LocalMetadataStore:
         self._directory = directory
         self._on_failure = on_failure
         self._disk = disk
-        self._journal = Journal(disk, os.path.join(directory, "journal"))
+        self._journal = Journal(disk, os.path.join(directory, JOURNAL_FILE))
         self._tree = NodeTree()
         self._lock: Lock | None = None
         self._writing = asyncio.Lock()
@@ -104,8 +103,10 @@ class LocalMetadataStore:
             make_durable_folder(self._disk, self._directory)
             self._hide()
             self._lock = self._disk.lock(os.path.join(self._directory, ".lock"))
+            replayed = ReplayedNodes()
             for payload in await self._journal.open():
-                self._load(payload)
+                replayed.apply(payload)
+            self._tree, self._end_offset, self._zxid = replayed.tree, replayed.end_offset, replayed.zxid
             self._recent.restart(self._end_offset)
             self._written_zxid = self._zxid
             self._zxid = ((self._zxid >> _STARTS_SHIFT) + 1) << _STARTS_SHIFT
@@ -117,10 +118,7 @@ class LocalMetadataStore:
             raise StoreUnavailableError(self._directory, str(error)) from None
         except (KeyError, TypeError, ValueError):
             self._release()
-            raise StoreUnavailableError(
-                self._directory,
-                "the metadata journal has entries that this version cannot read; use the version that wrote it",
-            ) from None
+            raise StoreUnavailableError(self._directory, UNREADABLE_ENTRIES) from None
         except OSError as error:
             self._release()
             raise StoreUnavailableError(
@@ -256,7 +254,7 @@ class LocalMetadataStore:
             # An append that fails may be written all the same: its zxid is not used again.
             self._zxid = zxid
             if persistent or is_first:
-                await self._write(_encode(zxid, persistent))
+                await self._write(encode_changes(zxid, persistent))
                 self._written_zxid = zxid
                 self._end_offset += bool(persistent)
             self._tree.load(prepared.changes.items())
@@ -265,21 +263,6 @@ class LocalMetadataStore:
                 self._recent.add(changed_nodes(operations))
             await self._compact_if_grown()
         return MultiResult(prepared.versions, zxid), number
-
-    def _load(self, payload: bytes) -> None:
-        """Apply an entry of the journal."""
-        entry = orjson.loads(payload)
-        if isinstance(entry, list):
-            self._zxid += 1
-            self._tree.load(_decode_without_zxids(entry, self._zxid, self._tree))
-            self._end_offset += 1
-        elif _CHANGES in entry:
-            self._tree.load(_decode(entry[_CHANGES]))
-            self._zxid = int(entry[_ZXID])
-            self._end_offset += bool(entry[_CHANGES])
-        else:
-            self._end_offset = int(entry[_END_OFFSET])
-            self._zxid = int(entry.get(_ZXID, self._zxid))
 
     def _persistent(self, prepared: Prepared) -> list[tuple[str, Node | None]]:
         """Return the changes for the journal: without ephemeral nodes, which end with the process."""
@@ -311,15 +294,14 @@ class LocalMetadataStore:
             return
         nodes = self._tree.persistent_nodes()
         payloads = [
-            _encode(self._written_zxid, nodes[first : first + _NODES_PER_ENTRY])
+            encode_changes(self._written_zxid, nodes[first : first + _NODES_PER_ENTRY])
             for first in range(0, len(nodes), _NODES_PER_ENTRY)
         ]
         live_bytes = sum(map(len, payloads))
         self._compact_above_bytes = max(_COMPACT_BYTES_MIN, _COMPACT_FACTOR * (live_bytes + _COMPACT_BYTES_MIN))
         if self._journal.size_bytes > _COMPACT_FACTOR * live_bytes:
             try:
-                end = {_END_OFFSET: self._end_offset, _ZXID: self._written_zxid}
-                await self._journal.rewrite([*payloads, orjson.dumps(end)])
+                await self._journal.rewrite([*payloads, encode_end(self._end_offset, self._written_zxid)])
             except SyncFailedError as error:
                 self._fail(error.strerror or str(error))
             except OSError as error:
@@ -344,33 +326,3 @@ class LocalMetadataStore:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-
-def _encode(zxid: int, changes: Iterable[tuple[str, Node | None]]) -> bytes:
-    encoded = [
-        (path,) if node is None else (path, node.data.decode("latin-1"), node.version, node.czxid, node.mzxid)
-        for path, node in changes
-    ]
-    return orjson.dumps({_ZXID: zxid, _CHANGES: encoded})
-
-
-def _decode(changes: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Node | None]]:
-    for path, *rest in changes:
-        if rest:
-            data, version, czxid, mzxid = rest
-            yield path, Node(data.encode("latin-1"), version, czxid, mzxid)
-        else:
-            yield path, None
-
-
-def _decode_without_zxids(
-    changes: Iterable[Sequence[Any]], zxid: int, tree: NodeTree
-) -> Iterable[tuple[str, Node | None]]:
-    """Decode an entry of the format before zxids."""
-    for path, *rest in changes:
-        if rest:
-            data, version = rest
-            czxid = tree.node(path).czxid if version and tree.exists(path) else zxid
-            yield path, Node(data.encode("latin-1"), version, czxid, zxid)
-        else:
-            yield path, None

@@ -23,30 +23,33 @@ class FixedPort:
     option: str
 
 
-def following(first_port: int, node_id: int) -> int:
-    """Return the port of a broker, given that of the first; 0, which selects a free one, stays 0.
+def following(first_port: int, place: int) -> int:
+    """Return the port of a broker by its place, from 0; a first port of 0, which selects a free one, stays 0.
 
-    >>> [following(9092, node_id) for node_id in (1, 2, 3)], following(0, 3)
+    >>> [following(9092, place) for place in (0, 1, 2)], following(0, 2)
     ([9092, 9093, 9094], 0)
     """
-    return 0 if first_port == 0 else first_port + node_id - 1
+    return 0 if first_port == 0 else first_port + place
 
 
-def fixed_ports(brokers: int, kafka_port: int, http_port: int, metrics_port: int) -> list[FixedPort]:
+def fixed_ports(brokers: Sequence[int], kafka_port: int, http_port: int, metrics_port: int) -> list[FixedPort]:
     """Return the ports that must be free; those that are 0 or negative are none.
+
+    Args:
+        brokers: Ids of the brokers, in the order of their ports.
 
     Raises:
         ClusterPortError: A port is above PORT_MAX, or two processes would have the same one.
 
-    >>> [each.port for each in fixed_ports(2, 9092, 8082, 0)]
+    >>> [each.port for each in fixed_ports((1, 2), 9092, 8082, 0)]
     [9092, 9093, 8082]
     """
     of_brokers = ((kafka_port, "the port", "--kafka-port"), (metrics_port, "the metrics port", "--metrics-port"))
     ports = [
-        FixedPort(following(first, node_id), f"{what} of broker {node_id}", option)
+        FixedPort(following(first, place), f"{what} of broker {node_id}", option)
         for first, what, option in of_brokers
         if first > 0
-        for node_id in range(1, brokers + 1)
+        for place, node_id in enumerate(brokers)
     ]
     if http_port > 0:
         ports.append(FixedPort(http_port, "the port of the REST API", "--http-port"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -11,6 +10,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from headwater.cluster_folder import (
+    JAAS_FILE,
+    ZOOKEEPER_FOLDER,
+    ClusterFolderError,
+    broker_folder,
+    broker_ids,
+    check_folder,
+    end_newness,
+    note_start,
+    prepare_folder,
+)
 from headwater.folder_lock import FolderInUseError, lock_folder
 from headwater.process_list import remove_process_list
 from headwater.services import NO_PORT, LocalProcesses, NodeStartError, child_command, join_address, metrics_url_of
@@ -18,25 +28,12 @@ from headwater.settings import Settings
 from headwater.supervisor import Child, ChildError
 from headwater.zookeeper_server import server_logins
 
-#: More processes than a machine for a trial has use for.
-BROKERS_MAX: Final = 9
-#: Written before the first process starts: which cluster a folder is for.
-LAYOUT_FILE: Final = "cluster.properties"
-#: Written before the layout, and there until all brokers have been ready once: no user has data in the folder.
-NEW_FILE: Final = "cluster.new"
-#: What a node without a cluster keeps in its folder.
-ONE_NODE_FILES: Final = ("meta.properties", "__cluster_metadata")
 #: Short, because all processes share the machine: only a frozen or silent one is noticed by its session.
 SESSION_TIMEOUT_MS: Final = 6_000
 COPIES: Final = 3
-#: The login of the brokers at ZooKeeper, and the file that ZooKeeper knows it from.
+#: The login of the brokers at ZooKeeper.
 USERNAME: Final = "headwater"
-JAAS_FILE: Final = "zookeeper.jaas"
 PASSWORD_BYTES: Final = 16
-
-
-class ClusterFolderError(NodeStartError):
-    """The data folder is for another number of brokers."""
 
 
 def cluster_defaults(brokers: int) -> dict[str, str]:
@@ -57,46 +54,6 @@ def cluster_defaults(brokers: int) -> dict[str, str]:
     }
 
 
-def stored_brokers(data_dir: str) -> int | None:
-    """Return the number of brokers that a folder is for; None for an empty or missing one, 1 for that of a node.
-
-    Raises:
-        ClusterFolderError: The file that says it is damaged.
-    """
-    path = os.path.join(data_dir, LAYOUT_FILE)
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(1024)
-    except FileNotFoundError:
-        return 1 if any(os.path.exists(os.path.join(data_dir, name)) for name in ONE_NODE_FILES) else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ClusterFolderError(f"{path} cannot be read: {error}") from None
-    name, _, value = text.strip().partition("=")
-    if name != "brokers" or not value.isdecimal() or not 2 <= int(value) <= BROKERS_MAX:
-        raise ClusterFolderError(f"{path} is damaged: it must be one line such as brokers=3")
-    return int(value)
-
-
-def check_folder(data_dir: str, brokers: int) -> None:
-    """Check that a folder is empty or for this number of brokers.
-
-    Raises:
-        ClusterFolderError: It is for another number.
-    """
-    stored = stored_brokers(data_dir)
-    if stored is None or stored == brokers:
-        return
-    if stored == 1:
-        raise ClusterFolderError(
-            f"{data_dir} is the folder of one node without replicas: start it without --brokers, or name another "
-            "folder with --data"
-        )
-    raise ClusterFolderError(
-        f"{data_dir} is the folder of {stored} brokers: start it with --brokers {stored}, or name another folder with "
-        "--data"
-    )
-
-
 def _lock_folder(data_dir: str) -> int:
     """Make and lock the folder."""
     try:
@@ -106,42 +63,6 @@ def _lock_folder(data_dir: str) -> int:
         raise ClusterFolderError(str(error)) from None
     except OSError as error:
         raise ClusterFolderError(f"{data_dir}: {error.strerror}; check the path and its permissions") from None
-
-
-def _prepare_folder(data_dir: str, brokers: int) -> bool:
-    """Write the layout of a new folder; return whether its brokers were never ready together."""
-    check_folder(data_dir, brokers)
-    new_path = os.path.join(data_dir, NEW_FILE)
-    if stored_brokers(data_dir) is not None:
-        return os.path.exists(new_path)
-    path = os.path.join(data_dir, LAYOUT_FILE)
-    try:
-        with open(new_path, "w", encoding="utf-8"):
-            _sync_folder(data_dir)
-        with open(path + ".tmp", "w", encoding="utf-8") as file:
-            file.write(f"brokers={brokers}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".tmp", path)
-        _sync_folder(data_dir)
-    except OSError as error:
-        raise ClusterFolderError(f"{data_dir}: {error.strerror}; check the path and its permissions") from None
-    return True
-
-
-def _end_newness(data_dir: str) -> None:
-    """Note that all brokers were ready; a full or read-only disk only leaves the folder a new one."""
-    with contextlib.suppress(OSError):
-        os.remove(os.path.join(data_dir, NEW_FILE))
-        _sync_folder(data_dir)
-
-
-def _sync_folder(data_dir: str) -> None:
-    folder = os.open(data_dir, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class LocalCluster(LocalProcesses):
@@ -172,6 +93,7 @@ class LocalCluster(LocalProcesses):
             own_properties: Those of the user's `broker_config`, which replace the defaults of a cluster.
 
         Raises:
+            ClusterFolderError: The layout of the folder is damaged.
             ClusterPortError: Two processes would have the same port, or one of them a port that does not exist.
         """
         from headwater.cluster_ports import fixed_ports, following  # a node alone does without
@@ -180,7 +102,8 @@ class LocalCluster(LocalProcesses):
         self._count = brokers
         self._lock: int | None = None
         self._host = host
-        self._ports = fixed_ports(brokers, kafka_port, http_port, metrics_port)
+        ids = broker_ids(data_dir, brokers)
+        self._ports = fixed_ports(ids, kafka_port, http_port, metrics_port)
         self._zookeeper_address = ""
         #: Another one at each start: only the brokers, which are started anew, have a use for it.
         self._password = secrets.token_hex(PASSWORD_BYTES)
@@ -188,23 +111,23 @@ class LocalCluster(LocalProcesses):
 
         def zookeeper_command(known: Mapping[str, Any] | None) -> list[str]:
             port = 0 if known is None else int(known["port"])
-            folder = os.path.join(data_dir, "zookeeper")
+            folder = os.path.join(data_dir, ZOOKEEPER_FOLDER)
             place = ["--data", folder, "--host", "127.0.0.1", "--port", str(port)]
             return child_command("zookeeper", *place, "--jaas", self._path(JAAS_FILE))
 
-        def broker_command(node_id: int, known: Mapping[str, Any] | None) -> list[str]:
-            port = following(kafka_port, node_id) if known is None else int(known["port"])
+        def broker_command(place: int, node_id: int, known: Mapping[str, Any] | None) -> list[str]:
+            port = following(kafka_port, place) if known is None else int(known["port"])
             command = child_command("broker", "--config", self._path(f"broker-{node_id}.yaml"))
-            command += ["--data", self._path(f"broker-{node_id}"), "--kafka-port", str(port), "--host", host]
+            command += ["--data", self._path(broker_folder(node_id)), "--kafka-port", str(port), "--host", host]
             if metrics_port != NO_PORT:
-                metrics = following(metrics_port, node_id) if known is None else int(known["metrics_port"])
+                metrics = following(metrics_port, place) if known is None else int(known["metrics_port"])
                 command += ["--set", f"prometheus.port={metrics}", "--set", f"prometheus.host={host}"]
             return command
 
         self._zookeeper = self._add("zookeeper", "ZooKeeper", zookeeper_command)
         self._brokers = {
-            node_id: self._add(f"broker-{node_id}", f"broker {node_id}", partial(broker_command, node_id))
-            for node_id in range(1, brokers + 1)
+            node_id: self._add(f"broker-{node_id}", f"broker {node_id}", partial(broker_command, place, node_id))
+            for place, node_id in enumerate(ids)
         }
         self._api = self._add_api(http_port, host)
 
@@ -219,18 +142,19 @@ class LocalCluster(LocalProcesses):
         self._lock = _lock_folder(self._data_dir)
         try:
             self._check_ports()
-            is_new = _prepare_folder(self._data_dir, self._count)
+            is_new = prepare_folder(self._data_dir, self._count)
             self._write_secret(JAAS_FILE, server_logins(USERNAME, self._password))
             self._zookeeper.start()
             self._api.start()
             found = self._zookeeper.wait_ready(self._over.set)
             self._zookeeper_address = join_address(str(found["host"]), int(found["port"]))
+            note_start(self._data_dir)
             for node_id, broker in self._brokers.items():
                 self._write_secret(f"broker-{node_id}.yaml", self._broker_config(node_id))
                 broker.start()
             self._await_brokers(is_new=is_new)
             if is_new:
-                _end_newness(self._data_dir)
+                end_newness(self._data_dir)
             self._api.tell({"bootstrap_servers": self.bootstrap_servers})
             self._api.wait_ready(self._over.set)
         except ChildError as error:

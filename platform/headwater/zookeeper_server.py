@@ -18,6 +18,10 @@ from headwater.java_runtime import find_java
 
 #: A session is 2 to 20 ticks: brokers of one machine notice a death within seconds.
 TICK_MS: Final = 1000
+#: Folders of the server: its data, and the snapshots and transaction logs in it.
+DATA_FOLDER: Final = "data"
+FILES_FOLDER: Final = "version-2"
+CONFIGURATION_FILE: Final = "zoo.cfg"
 #: The largest heap of a server that holds the metadata of a cluster on one machine: besides the nodes it keeps the last
 #: 500 transactions, each of which may have a megabyte when brokers of many partitions come and go.
 HEAP: Final = "512m"
@@ -49,8 +53,11 @@ class ZooKeeperPlace:
     def configuration(self) -> str:
         """Return the contents of `zoo.cfg`.
 
+        The server runs in the folder, and its data is named from there: Java reads the file as Latin-1 with escapes,
+        and would find another path for a folder with a name such as `dåta`.
+
         >>> print(ZooKeeperPlace("/srv/zk", "127.0.0.1", 2181).configuration().splitlines()[0])
-        dataDir=/srv/zk/data
+        dataDir=./data
         """
         login = {
             "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
@@ -59,7 +66,7 @@ class ZooKeeperPlace:
         return "".join(
             f"{name}={value}\n"
             for name, value in {
-                "dataDir": os.path.join(self.folder, "data"),
+                "dataDir": f"./{DATA_FOLDER}",
                 "clientPort": self.port,
                 "clientPortAddress": self.host,
                 "tickTime": TICK_MS,
@@ -101,7 +108,7 @@ def java_command(java: str, jars: str, configuration: str, jaas: str = "") -> li
     if not any(name.startswith("zookeeper-") for name in class_path):
         raise ZooKeeperError(f"{jars} has no ZooKeeper: install the pyspark of Headwater's requirements")
     return [
-        java,
+        os.path.abspath(java),
         "-Dlog4j2.level=WARN",
         f"-Xmx{HEAP}",
         "-Xss512k",
@@ -109,7 +116,7 @@ def java_command(java: str, jars: str, configuration: str, jaas: str = "") -> li
         "-XX:TieredStopAtLevel=1",
         *([f"-Djava.security.auth.login.config={jaas}"] if jaas else []),
         "-cp",
-        os.pathsep.join(os.path.join(jars, name) for name in class_path),
+        os.pathsep.join(os.path.abspath(os.path.join(jars, name)) for name in class_path),
         MAIN_CLASS,
         configuration,
     ]
@@ -128,7 +135,7 @@ class ZooKeeperProcess:
     def __init__(self, place: ZooKeeperPlace) -> None:
         self.place = place
         self._process: subprocess.Popen[bytes] | None = None
-        #: Held until this process ends.
+        #: Held until this process ends, or `release`.
         self._lock = -1
 
     def start(self) -> None:
@@ -141,15 +148,17 @@ class ZooKeeperProcess:
         java = find_java()
         if java is None:
             raise ZooKeeperError("there is no java; `headwater doctor` says how to install one")
-        command = java_command(java, spark_jars(), os.path.join(folder, "zoo.cfg"), self.place.jaas)
+        command = java_command(java, spark_jars(), CONFIGURATION_FILE, self.place.jaas)
         try:
-            os.makedirs(os.path.join(folder, "data"), mode=0o700, exist_ok=True)
+            os.makedirs(os.path.join(folder, DATA_FOLDER), mode=0o700, exist_ok=True)
             # ZooKeeper locks nothing: two servers would write the same files. The server holds the lock, too.
             lock = self._lock = lock_folder(folder)
-            with open(os.path.join(folder, "zoo.cfg"), "w", encoding="utf-8") as file:
+            _adopt_misread(os.path.abspath(os.path.join(folder, DATA_FOLDER)))
+            with open(os.path.join(folder, CONFIGURATION_FILE), "w", encoding="utf-8") as file:
                 file.write(self.place.configuration())
             self._process = subprocess.Popen(
                 command,
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops the brokers first
@@ -183,10 +192,24 @@ class ZooKeeperProcess:
         assert self._process is not None
         return self._process.wait()
 
+    def release(self) -> None:
+        """Release the folder after the end of the process."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
     def terminate(self) -> None:
         """Ask the process to end."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
+
+
+def _adopt_misread(data: str) -> None:
+    """Move the files of an earlier version to where they belong: it named the whole path, which Java misread."""
+    misread = os.path.join(os.fsencode(data).decode("latin-1"), FILES_FOLDER)
+    files = os.path.join(data, FILES_FOLDER)
+    if not os.path.exists(files) and os.path.isdir(misread):
+        os.rename(misread, files)
 
 
 def _answers(host: str, port: int) -> bool:

@@ -134,7 +134,7 @@ class LogDirectory:
     def _open_meta(self, node_id: int, cluster_id: str | None, prng: random.Random) -> None:
         path = f"{self.path}/{META_PROPERTIES}"
         try:
-            meta = _read_meta(self._disk, self.path)
+            meta = read_meta(self._disk, self.path)
         except FileNotFoundError:
             self.cluster_id = cluster_id or to_text(random_uuid(prng))
             self.directory_id = to_text(random_uuid(prng))
@@ -171,7 +171,7 @@ def stored_cluster_ids(disk: Disk, folders: Iterable[str]) -> dict[str, str]:
     found = {}
     for folder in folders:
         try:
-            found[folder] = _read_meta(disk, folder)["cluster.id"]
+            found[folder] = read_meta(disk, folder)["cluster.id"]
         except LogDirError:
             raise
         except OSError:
@@ -179,7 +179,7 @@ def stored_cluster_ids(disk: Disk, folders: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _read_meta(disk: Disk, folder: str) -> dict[str, str]:
+def read_meta(disk: Disk, folder: str) -> dict[str, str]:
     """Return the properties of a log folder; FileNotFoundError, LogDirError."""
     meta = _parse_properties(disk.read(f"{folder}/{META_PROPERTIES}"))
     for name in ("version", "cluster.id", "node.id", "directory.id"):

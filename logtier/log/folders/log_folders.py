@@ -14,6 +14,7 @@ _FUTURE_SUFFIX: Final = "-future"
 _LOG: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})")
 _FUTURE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\.[0-9a-f]{32}-future")
 _DELETED: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
+_STRAY: Final = re.compile(r".+\.[0-9a-f]{32}-stray")
 
 
 class LogFolder(NamedTuple):
@@ -45,6 +46,15 @@ def parse_folder(name: str) -> LogFolder | None:
     if match is None:
         return None
     return LogFolder(TopicPartition(match[1], int(match[2])), future is not None)
+
+
+def is_broker_folder(name: str) -> bool:
+    """Whether a folder in a log folder belongs to the broker: a log, or one that is set aside.
+
+    >>> [is_broker_folder(name) for name in ("flights-3", "flights-3." + "0" * 32 + "-stray", "lost+found")]
+    [True, True, False]
+    """
+    return parse_folder(name) is not None or _STRAY.fullmatch(name) is not None
 
 
 def deleted_folder_name(topic_partition: TopicPartition, prng: random.Random) -> str:

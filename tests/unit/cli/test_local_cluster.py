@@ -17,9 +17,10 @@ from typing import IO, Any
 import pytest
 
 from headwater.cli.main import main
+from headwater.cluster_folder import LAYOUT_FILE, ClusterFolderError, check_folder, stored_brokers
 from headwater.cluster_ports import fixed_ports
 from headwater.folder_lock import lock_folder
-from headwater.local_cluster import LAYOUT_FILE, ClusterFolderError, LocalCluster, check_folder, stored_brokers
+from headwater.local_cluster import LocalCluster
 from headwater.process_list import PROCESS_LIST, read_process_list, remove_process_list
 from headwater.services import NodeStartError, child_command
 from headwater.settings import Settings
@@ -141,11 +142,11 @@ def test_jars_without_zookeeper_are_told(tmp_path: Path) -> None:
 
 
 def test_the_brokers_take_the_ports_that_follow_the_first(tmp_path: Path) -> None:
-    ports = fixed_ports(3, 9092, 8082, 9404)
+    ports = fixed_ports((1, 2, 3), 9092, 8082, 9404)
     assert [each.port for each in ports] == [9092, 9093, 9094, 9404, 9405, 9406, 8082]
     assert ports[4].use == "the metrics port of broker 2"
-    assert fixed_ports(3, 0, 0, -1) == []
-    assert [each.port for each in fixed_ports(3, 65_533, 0, 0)] == [65_533, 65_534, 65_535]
+    assert fixed_ports((1, 2, 3), 0, 0, -1) == []
+    assert [each.port for each in fixed_ports((1, 2, 3), 65_533, 0, 0)] == [65_533, 65_534, 65_535]
     commands = [child._command(None) for child in LocalCluster(str(tmp_path), 3, 9092)._brokers.values()]
     assert [each[each.index("--kafka-port") + 1] for each in commands] == ["9092", "9093", "9094"]
 

@@ -91,9 +91,9 @@ def test_throttles_are_set_for_the_moves_and_removed_at_the_end() -> None:
     set_while_running: dict[tuple[int, str], dict[str, str]] = {}
     original = cluster.reassign
 
-    def reassign(targets: object) -> object:
+    def reassign(targets: object, **options: bool) -> object:
         set_while_running.update({resource: dict(values) for resource, values in cluster.configs_set.items()})
-        return original(targets)  # type: ignore[arg-type]
+        return original(targets, **options)  # type: ignore[arg-type]
 
     cluster.reassign = reassign  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):

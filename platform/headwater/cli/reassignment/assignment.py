@@ -35,7 +35,7 @@ def room_reserve_bytes(log_dir: LogDirSnapshot) -> int:
 class AssignmentDraft:
     """The assignment of all partitions while it is planned.
 
-    Invariant: a partition keeps its number of replicas, and has no two on one broker. `sizes`, `counts`, `sorted_of`,
+    Invariant: a partition has no two replicas on one broker, and loses none. `sizes`, `counts`, `sorted_of`,
     the folders' bytes and room follow every change.
     """
 
@@ -110,6 +110,18 @@ class AssignmentDraft:
             self.counts[broker_id] += step
             self.versions[broker_id] += 1
         self._leave_dir(key, source)
+        self._enter_dir(key, target, self._dir_for(target, size))
+
+    def add(self, key: PartitionKey, target: int) -> None:
+        """Add a replica, the last in order."""
+        replicas = self.replicas[key]
+        assert target not in replicas, (key, target)
+        replicas.append(target)
+        size = self.size(key)
+        insort(self.sorted_of[target], (size, key))
+        self.sizes[target] += size
+        self.counts[target] += 1
+        self.versions[target] += 1
         self._enter_dir(key, target, self._dir_for(target, size))
 
     def move_dir(self, key: PartitionKey, broker_id: int, path: str) -> None:

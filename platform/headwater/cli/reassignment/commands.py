@@ -1,4 +1,4 @@
-"""`headwater cluster drain`, `balance` and `unregister`."""
+"""`headwater cluster drain`, `balance`, `replicate` and `unregister`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from headwater.cli.reassignment.drain import drain_plan
 from headwater.cli.reassignment.execution import RunningReassignment
 from headwater.cli.reassignment.plan import ReassignmentPlan
 from headwater.cli.reassignment.reading import read_cluster
+from headwater.cli.reassignment.replication import replication_plan
 from headwater.cli.reassignment.runner import PlanResult, PlanRunner
 from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
@@ -26,13 +27,16 @@ from headwater.cli.shell.output import format_table, note, print_rows
 from headwater.cli.shell.termination import EXIT_TERMINATED, Terminated, held_signals, raise_on_sigterm
 from headwater.logtier.client.replicas import ReplicaAdmin
 
-__all__ = ["balance", "drain", "unregister"]
+__all__ = ["balance", "drain", "replicate", "unregister"]
 
 #: Rows of the table of moves; `-o json` has all.
 ROWS_MAX: Final = 30
 NAMES_MAX: Final = 5
 CONCURRENT_MOVES: Final = 5
 CONCURRENT_MOVES_MAX: Final = 1_000
+#: Replicas of new topics on three brokers and more, and the most that a partition can usefully have.
+REPLICAS: Final = 3
+REPLICAS_MAX: Final = 99
 #: The least throttle: a fetch of one large batch must not use up the rate of many seconds.
 THROTTLE_BYTES_MIN: Final = 1_000
 
@@ -156,6 +160,46 @@ def balance(
         snapshot, running = read_cluster(admin)
         plan = balance_plan(snapshot, BalanceBand(threshold_percent))
         _show_and_run(admin, options, snapshot, running, plan)
+
+
+@click.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option(
+    "--replicas",
+    type=click.IntRange(2, REPLICAS_MAX),
+    default=REPLICAS,
+    show_default=True,
+    metavar="N",
+    help="Replicas that each partition has at least.",
+)
+@_run_options
+def replicate(
+    topics: tuple[str, ...],
+    replicas: int,
+    throttle_bytes: int | None,
+    concurrent_moves: int,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+    bootstrap_servers: str | None,
+) -> None:
+    """Add replicas to partitions that have fewer than N, of some topics or of all, internal ones included.
+
+    Topics of a node that became a cluster have one replica. Present replicas and preferred leaders stay. Exit code 1 if
+    a partition gets fewer. A run that was interrupted continues when the command is run again.
+    """
+    options = _RunOptions("cluster replicate", concurrent_moves, throttle_bytes, yes, dry_run, output)
+    with cluster_client(options.verb, bootstrap_servers) as cluster:
+        admin = ReplicaAdmin(cluster)
+        snapshot, running = read_cluster(admin)
+        known = {key.topic for key in snapshot.partitions}
+        if unknown := sorted(set(topics) - known):
+            raise CliError(options.verb, f"there is no topic {unknown[0]}", "see `headwater topic list --internal`")
+        plan = replication_plan(snapshot, replicas, topics or None)
+        result = _show_and_run(admin, options, snapshot, running, plan)
+    if plan.blocked and not dry_run:
+        why = f"{counted(len(plan.blocked), 'partition')} could not get {replicas} replicas: {_reasons(plan, result)}"
+        raise CliError(options.verb, why, "mend that and run the command again", exit_code=EXIT_FAILED)
 
 
 @click.command()

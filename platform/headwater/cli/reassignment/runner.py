@@ -149,7 +149,8 @@ class PlanRunner:
         for broker_id, paths in pinned.items():
             # A refusal costs evenness only: the broker then chooses a folder itself.
             self._admin.place(broker_id, paths)
-        refused = self._admin.reassign({move.key: move.after for move in moves})
+        changes_factor = any(len(move.after) != len(move.before) for move in moves)
+        refused = self._admin.reassign({move.key: move.after for move in moves}, changes_factor=changes_factor)
         for key, refusal in refused.items():
             execution.refuse(PartitionKey(*key), refusal.message, is_transient=refusal.is_transient)
 

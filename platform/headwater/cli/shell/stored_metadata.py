@@ -36,7 +36,7 @@ class StoredMetadata:
     def broker_config(self, verb: str) -> BrokerConfig:
         """Return the configs of a broker with this metadata; CliError."""
         from headwater.cli.shell.broker_properties import broker_properties, read_properties
-        from headwater.local_cluster import LAYOUT_FILE
+        from headwater.cluster_folder import LAYOUT_FILE
         from headwater.logtier.config import BrokerConfig, ConfigError
 
         if self.data_dir is not None and os.path.exists(os.path.join(self.data_dir, LAYOUT_FILE)):

@@ -18,12 +18,13 @@ from headwater.api.topic_admin import (
     TopicAdmin,
     TopicAdminError,
 )
-from headwater.cli.reassignment.commands import balance, drain, unregister
+from headwater.cli.reassignment.commands import balance, drain, replicate, unregister
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.local_address import is_this_machine
 from headwater.cli.shell.options import client_options, client_security, output_option, servers, settings
 from headwater.cli.shell.output import print_rows
 from headwater.cli.verbs.cluster_features import features
+from headwater.cli.verbs.cluster_migrate import migrate
 from headwater.cli.verbs.cluster_verify import verify
 from headwater.logtier.metadata.product_topics import is_product_topic
 from headwater.process_list import read_process_list
@@ -33,16 +34,16 @@ MIN_ISR: Final = "min.insync.replicas"
 
 @click.group(name="cluster")
 def app() -> None:
-    """Show the brokers of a cluster and the state of its replicas; move replicas between brokers."""
+    """Show the brokers of a cluster and the state of its replicas; move replicas between brokers, and add some."""
 
 
 app.add_command(drain)
 app.add_command(balance)
+app.add_command(replicate)
 app.add_command(unregister)
-
-
 app.add_command(features)
 app.add_command(verify)
+app.add_command(migrate)
 
 
 @app.command()

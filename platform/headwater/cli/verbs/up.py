@@ -10,7 +10,8 @@ import click
 
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import host_option, port_option, settings
-from headwater.local_cluster import BROKERS_MAX, ClusterFolderError, LocalCluster, check_folder
+from headwater.cluster_folder import BROKERS_MAX, ClusterFolderError, check_folder
+from headwater.local_cluster import LocalCluster
 from headwater.services import LocalNode, NodeStartError
 from headwater.settings import Settings
 
