@@ -8,7 +8,7 @@ from dataclasses import fields
 from inspect import iscoroutinefunction
 from time import perf_counter, thread_time_ns
 from types import MappingProxyType, ModuleType
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from headwater.logtier.handlers.cluster import api_versions
 from headwater.logtier.handlers.context import EmbeddedContext, EmbeddedRequest, RequestContext, Services
@@ -25,6 +25,9 @@ from headwater.logtier.runtime.metrics import error_codes
 from headwater.logtier.runtime.network import Part
 from headwater.logtier.security.audit_log import shown
 from headwater.logtier.security.sasl_session import SaslSession
+
+if TYPE_CHECKING:  # a single node has no session
+    from headwater.logtier.cluster.session_watch import SessionWatch
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +112,23 @@ class Dispatcher:
 
     def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         """Answer one frame, at once or later."""
+        watch = self._services.session_watch
+        if watch is not None and watch.is_in_doubt():
+            return self._dispatch_when_decided(frame, connection, watch)
+        return self._dispatch(frame, connection)
+
+    async def _dispatch_when_decided(
+        self, frame: memoryview, connection: ClientConnection, watch: "SessionWatch"
+    ) -> Response:
+        """Answer one frame after a pause of the process, when the broker knows whether it is still what it was."""
+        connection.keep_request_memory()
+        while watch.is_in_doubt():
+            await watch.decided()
+        connection.release_request_memory()
+        response = self._dispatch(frame, connection)
+        return await response if isinstance(response, Awaitable) else response
+
+    def _dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         begun_s = perf_counter()
         sasl = connection.sasl
         if sasl is not None and sasl.takes_raw_tokens:

@@ -450,6 +450,8 @@ class ReplicaManager:
         Returns:
             The partitions in the order of the request, or a future of them; cancel it when the client disconnects.
         """
+        if follower is not None:
+            self.partition_replication.follower_heard(follower, wanted)
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
         fetched = self._reads.read(wanted, bytes_max, cold)
         if cold:
