@@ -189,6 +189,7 @@ class ClusterParts:
 
         replication.on_fenced = fenced
         replication.is_store_silent = watch.is_store_silent
+        replication.is_in_doubt = watch.is_in_doubt
         membership.on_registered(watch.registered)
         watch.start()
 

@@ -80,6 +80,8 @@ class PartitionReplication:
         self._is_fenced = False
         #: Whether the metadata store has not been heard of for long.
         self.is_store_silent: Callable[[], bool] = lambda: False
+        #: Whether the session with the metadata store may have ended in a pause of this process.
+        self.is_in_doubt: Callable[[], bool] = lambda: False
         #: Called after partitions were fenced, or lead again.
         self.on_fenced: Callable[[], None] = lambda: None
         self._ticking: Timer | None = None
@@ -220,8 +222,11 @@ class PartitionReplication:
         Waiting requests are refused; clients look for the new leaders.
         """
         self._is_fenced = True
-        for partition in list(self._replicas.online.values()):
-            self._change_fence(partition, partition.fence(Fence.SESSION_OVER))
+        partitions = list(self._replicas.online.values())
+        # All of them first: a waiting fetch of several is answered as soon as one of them is fenced.
+        fenced = [(partition, partition.fence(Fence.SESSION_OVER)) for partition in partitions]
+        for partition, instructions in fenced:
+            self._change_fence(partition, instructions)
         self.on_fenced()
 
     def unfence(self) -> None:
