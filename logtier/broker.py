@@ -134,5 +134,6 @@ class Broker:
             await coordinator.start()
             self._closing.push_async_callback(coordinator.stop)
         if parts.cluster is not None:
+            parts.cluster.watch_session(parts.services)
             # The first step of a stop: while others take over, this broker still answers.
             self._closing.push_async_callback(parts.cluster.leave)

@@ -14,6 +14,7 @@ from headwater.logtier.cluster.peer_connections import PeerConnections
 from headwater.logtier.cluster.remote_changes import RemoteChanges
 from headwater.logtier.cluster.remote_transactions import RemoteTransactions
 from headwater.logtier.cluster.restored_store import check_applied_changes, check_logs_not_ahead
+from headwater.logtier.cluster.session_watch import SessionWatch
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.controller.controller import Controller
@@ -168,6 +169,35 @@ class ClusterParts:
         self._fetchers.start()
         reports.start()
         applied_changes.start()
+
+    def watch_session(self, services: Services) -> None:
+        """Lead, coordinate and answer only while the session goes on; `join` has registered this broker.
+
+        The coordinators have started, and the listeners do not serve yet.
+        """
+        membership = self._membership
+        assert membership is not None
+        replication = services.replica_manager.partition_replication
+        watch = services.session_watch = SessionWatch(
+            self.store,
+            self._follower.cache,
+            self._config.node_id,
+            membership,
+            replication,
+            self._machine.clock,
+            self._config.zookeeper_session_timeout_ms,
+        )
+        self._closing.push_async_callback(watch.aclose)
+
+        def fenced() -> None:
+            services.groups.leadership_changed()
+            services.transactions.leadership_changed()
+
+        replication.on_fenced = fenced
+        replication.is_store_silent = watch.is_store_silent
+        replication.is_in_doubt = watch.is_in_doubt
+        membership.on_registered(watch.registered)
+        watch.start()
 
     def open_group_ends(self, groups: GroupCoordinator) -> GroupEnds:
         """Request the ends of the groups' partitions from their leaders from now on; only the metrics need them."""

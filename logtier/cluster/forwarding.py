@@ -3,7 +3,8 @@
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, TypeVar
 
 from headwater.logtier.client.connection import Request
@@ -25,8 +26,8 @@ FORWARDED_MAX: Final = 16
 client may have half of them."""
 
 TIMEOUT_MS: Final = 25_000
-"""Time limit of all attempts, less than request.timeout.ms (30 s) of Kafka's clients: they get an error that they can
-retry instead of a lost connection."""
+"""Time limit of all attempts and of the wait for a turn, less than request.timeout.ms (30 s) of Kafka's clients: they
+get an error that they can retry instead of a lost connection."""
 
 _T = TypeVar("_T")
 
@@ -50,18 +51,37 @@ class Forwarding:
         self._metadata = metadata
         self._send_to_peer = peers.sender(Purpose.FORWARDING)
         self._channel = ControllerChannel(self._controller, self._send, clock, draw, turns=FORWARDED_MAX)
-        #: To be held by whoever forwards a request, before the request is copied.
-        self.turns = FairTurns(FORWARDED_MAX)
+        self._clock = clock
+        self._turns = FairTurns(FORWARDED_MAX)
         metadata.subscribe(self._metadata_changed)
 
+    @asynccontextmanager
+    async def turn(self, owner: Hashable, *, is_urgent: bool) -> AsyncIterator[int]:
+        """Wait for a turn of a client and hold it, before the request is copied; yield the deadline of its answer.
+
+        Raises:
+            KafkaError: request_timed_out: earlier requests have taken the whole time, as without a controller.
+        """
+        deadline_ms = self._clock.monotonic_ms() + TIMEOUT_MS
+        async with AsyncExitStack() as turn:
+            try:
+                async with asyncio.timeout(TIMEOUT_MS / 1000):
+                    await turn.enter_async_context(self._turns.of(owner, is_urgent=is_urgent))
+            except TimeoutError:
+                raise KafkaError(
+                    ErrorCode.request_timed_out, "The controller did not answer earlier requests."
+                ) from None
+            yield deadline_ms
+
     async def forward(
-        self, request: bytes, principal: str, client_host: str, is_controller: Callable[[], bool]
+        self, request: bytes, principal: str, client_host: str, is_controller: Callable[[], bool], deadline_ms: int
     ) -> bytes | None:
         """Return the controller's response, with the request's correlation id and without a length.
 
         Args:
             request: The request with its header, without a length.
             is_controller: Whether this broker is the controller at present.
+            deadline_ms: Of the turn that is held.
 
         Returns:
             None if this broker has become the controller: the request is to be executed here.
@@ -77,8 +97,9 @@ class Forwarding:
             return NOT_CONTROLLER if result is _HERE and not is_controller() else result.error_code
 
         try:
+            left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
             result = await self._channel.call(
-                lambda: envelope_request(request, *sealed), code, timeout_ms=TIMEOUT_MS, retriable=(NOT_CONTROLLER,)
+                lambda: envelope_request(request, *sealed), code, timeout_ms=left_ms, retriable=(NOT_CONTROLLER,)
             )
         except ClientError as error:
             raise KafkaError(ErrorCode.request_timed_out, f"The controller did not answer: {error}") from error

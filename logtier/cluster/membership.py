@@ -74,6 +74,15 @@ class ClusterMembership:
         return self._registrar.epoch
 
     @property
+    def session_id(self) -> int:
+        """The session of the last registration, 0 before the first."""
+        return self._registrar.session_id
+
+    def on_registered(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after each further registration."""
+        self._registrar.on_registered = callback
+
+    @property
     def epoch_at_close(self) -> int:
         """The broker epoch for the clean-stop marker: that of the last registration, else that of the stop before.
 

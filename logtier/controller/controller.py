@@ -30,6 +30,7 @@ from headwater.logtier.controller.elections import (
 from headwater.logtier.controller.feature_state import FeatureUpdate
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders, plan_giving_way
 from headwater.logtier.controller.live_brokers import LiveBrokers
+from headwater.logtier.controller.office import applied_in_office, fenced
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, plan_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
 from headwater.logtier.controller.reassignments import ReassignmentResult, WantedReplicas, plan_reassignments
@@ -114,6 +115,9 @@ class Controller:
         self._depositions = 0
         #: `_depositions` when the running command began: what it has planned holds for this office only.
         self._depositions_before = 0
+        self._deposed = asyncio.Event()
+        #: Whether the running command has written, which proves that this broker is the controller.
+        self._has_written = False
         #: Epochs of the brokers that want to shut down: they are not elected, and join no ISR (KIP-841).
         self._shutting_down: dict[int, int] = {}
         self._admissions = Admissions()
@@ -193,6 +197,7 @@ class Controller:
         """Stop acting as controller: the session is suspended or over, or another broker was elected."""
         self._elected = False
         self._depositions += 1
+        self._deposed.set()
 
     async def stop(self) -> None:
         """Finish the running command and resign; the store stays open."""
@@ -555,13 +560,30 @@ class Controller:
                 if not self._elected:
                     raise KafkaError(ErrorCode.not_controller, "This broker is not the controller.")
                 self._depositions_before = self._depositions
-                result = await run()
+                self._deposed.clear()
+                self._has_written = False
+                try:
+                    result = await run()
+                finally:
+                    await self._check_office()
                 self._refusals.succeeded()
                 return result
         except (OSError, MetadataStoreError, paths.CorruptNodeError) as error:
             raise self._refusal(error) from error
         finally:
             self._waiting -= 1
+
+    async def _check_office(self) -> None:
+        """Check that this broker is the controller, before a command that wrote nothing is answered.
+
+        Its image may be old: it may be cut off from the metadata store, and another broker is controller.
+        """
+        if self._has_written or self._config.zookeeper_connect is None:
+            return
+        if self._depositions != self._depositions_before:
+            raise KafkaError(ErrorCode.not_controller, "This broker is not the controller any more.")
+        check = Check(paths.CONTROLLER_EPOCH, self._epoch_version)
+        await fenced(self._store.multi([check]), self.depose)
 
     def _refusal(self, error: CommandError) -> KafkaError:
         is_deposed = self._store.state is not SessionState.CONNECTED or self._depositions != self._depositions_before
@@ -595,17 +617,10 @@ class Controller:
         if self._depositions != self._depositions_before:
             # Even if this broker has been elected again: another one may have changed what the command planned with.
             raise KafkaError(ErrorCode.not_controller, "This broker was not the controller all the time.")
-        try:
-            number = await self._store.append([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
-        except BadVersionError as error:
-            if error.path == paths.CONTROLLER_EPOCH:
-                self.depose()
-                raise KafkaError(ErrorCode.not_controller, "Another broker has become controller.") from error
-            raise
-        except ListMovedError as error:
-            self.depose()
-            raise KafkaError(ErrorCode.not_controller, "Another broker has become controller.") from error
-        await self._follower.reached(number)
+        check = Check(paths.CONTROLLER_EPOCH, self._epoch_version)
+        number = await fenced(self._store.append([check, *operations]), self.depose)
+        self._has_written = True
+        await applied_in_office(self._follower, number, self._deposed)
 
 
 __all__ = ["ConfigChange", "ConfigResult", "Controller", "DeleteResult", "NewPartitions", "NewTopic", "TopicResult"]

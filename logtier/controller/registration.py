@@ -90,10 +90,12 @@ class BrokerRegistrar:
         self._task: asyncio.Task[None] | None = None
         self._cancels: list[Callable[[], None]] = []
         self._failures = FailureLog(log)
-        # The session of the last registration.
-        self._session_id = 0
+        #: The session of the last registration.
+        self.session_id = 0
         #: The broker epoch of the last registration; -1 before the first.
         self.epoch = -1
+        #: Called after each registration.
+        self.on_registered: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Register, and wait until this broker's image has the registration.
@@ -165,7 +167,7 @@ class BrokerRegistrar:
             node = await self._registered()
             if node is not None and node.ephemeral_owner == store.session_id:
                 return True
-            if node is not None and store.session_id == self._session_id:
+            if node is not None and store.session_id == self.session_id:
                 self._replaced()
                 return True
             await self._register()
@@ -207,7 +209,12 @@ class BrokerRegistrar:
         finalized = FIRST_FEATURES if node is None else paths.decode_features(paths.FEATURES, node.data)
         check_supported(registered_ranges(self._process.features), finalized)
         deadline_s = asyncio.get_running_loop().time() + 2 * self._session_timeout_s
-        while (epoch := await self._try_to_register(self._data())) is None:
+        while True:
+            # Of this session at most: it may end before this task hears of its registration.
+            session_id = self._store.session_id
+            epoch = await self._try_to_register(self._data())
+            if epoch is not None:
+                break
             if asyncio.get_running_loop().time() >= deadline_s:
                 raise BrokerIdInUseError(
                     f"another broker is registered with broker.id {self._broker_id}; give each broker an id and log "
@@ -215,10 +222,11 @@ class BrokerRegistrar:
                 )
             await asyncio.sleep(RETRY_S)
         self.epoch = epoch
-        self._session_id = self._store.session_id
+        self.session_id = session_id
         # If it loses no more than its session, it has all records that it had.
         self._process = self._process._replace(previous_epoch=epoch)
         log.info("broker %d is registered, in epoch %d", self._broker_id, epoch)
+        self.on_registered()
 
     async def _try_to_register(self, data: bytes) -> int | None:
         """Return the new broker epoch, None while another registration stands in the way."""

@@ -34,6 +34,7 @@ from headwater.logtier.transaction.verifier import TransactionVerifier
 if TYPE_CHECKING:  # a single node imports no client of brokers
     from headwater.logtier.cluster.forwarding import Forwarding
     from headwater.logtier.cluster.remote_changes import RemoteChanges
+    from headwater.logtier.cluster.session_watch import SessionWatch
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,8 @@ class Services:
     forwarding: "Forwarding | None" = None
     #: The controller as this broker asks it for itself; None on a single node.
     remote_changes: "RemoteChanges | None" = None
+    #: Tells when requests must wait, after a pause of the process; None on a single node, which has no session.
+    session_watch: "SessionWatch | None" = None
     #: Set by the dispatcher.
     answer_embedded: AnswerEmbedded | None = None
     #: Slow work on the records of produce requests.

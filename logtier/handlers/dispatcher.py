@@ -8,7 +8,7 @@ from dataclasses import fields
 from inspect import iscoroutinefunction
 from time import perf_counter, thread_time_ns
 from types import MappingProxyType, ModuleType
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from headwater.logtier.handlers.cluster import api_versions
 from headwater.logtier.handlers.context import EmbeddedContext, EmbeddedRequest, RequestContext, Services
@@ -25,6 +25,9 @@ from headwater.logtier.runtime.metrics import error_codes
 from headwater.logtier.runtime.network import Part
 from headwater.logtier.security.audit_log import shown
 from headwater.logtier.security.sasl_session import SaslSession
+
+if TYPE_CHECKING:  # a single node has no session
+    from headwater.logtier.cluster.session_watch import SessionWatch
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +112,23 @@ class Dispatcher:
 
     def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         """Answer one frame, at once or later."""
+        watch = self._services.session_watch
+        if watch is not None and watch.is_in_doubt():
+            return self._dispatch_when_decided(frame, connection, watch)
+        return self._dispatch(frame, connection)
+
+    async def _dispatch_when_decided(
+        self, frame: memoryview, connection: ClientConnection, watch: "SessionWatch"
+    ) -> Response:
+        """Answer one frame after a pause of the process, when the broker knows whether it is still what it was."""
+        connection.keep_request_memory()
+        while watch.is_in_doubt():
+            await watch.decided()
+        connection.release_request_memory()
+        response = self._dispatch(frame, connection)
+        return await response if isinstance(response, Awaitable) else response
+
+    def _dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         begun_s = perf_counter()
         sasl = connection.sasl
         if sasl is not None and sasl.takes_raw_tokens:
@@ -264,37 +284,45 @@ class Dispatcher:
                 f"controller ({FORWARDED_BYTES_MAX} at most); split it"
             )
         is_urgent = len(frame) > LONG_REQUEST_BYTES and connection.keep_request_memory()
-        async with forwarding.turns.of(context.share_owner, is_urgent=is_urgent):
-            request = bytes(frame)
-            connection.release_request_memory()
-            context.mute = connection.mute
-            try:
-                if route.is_divided and (tree := await self._divided(route.handler, header, request, context)):
+        request = b""
+        try:
+            async with forwarding.turn(context.share_owner, is_urgent=is_urgent) as deadline_ms:
+                request = bytes(frame)
+                connection.release_request_memory()
+                context.mute = connection.mute
+                if route.is_divided and (
+                    tree := await self._divided(route.handler, header, request, context, deadline_ms)
+                ):
                     return self._encode(context, tree)
-                answer = await self._from_controller(request, context)
-            except KafkaError as error:
-                return await self._refused_long(context, error, messages.read_request(header, request))
+                answer = await self._from_controller(request, context, deadline_ms)
+        except KafkaError as error:
+            return await self._refused_long(context, error, messages.read_request(header, request or frame))
         if answer is None:
             return await self._handle_here(route, header, request, context, connection)
         context.throttle(_throttle_ms(header, answer))
         context.count_answer(None, perf_counter())
         return [_LENGTH.pack(len(answer)) + answer]
 
-    async def _from_controller(self, frame: bytes, context: RequestContext) -> bytes | None:
+    async def _from_controller(self, frame: bytes, context: RequestContext, deadline_ms: int) -> bytes | None:
         """Return the controller's response, None if this broker has become the controller."""
         services = self._services
         assert services.forwarding is not None
         return await services.forwarding.forward(
-            frame, context.principal, context.client_host, lambda: services.controller.is_active
+            frame, context.principal, context.client_host, lambda: services.controller.is_active, deadline_ms
         )
 
     async def _divided(
-        self, handler: ModuleType, header: messages.RequestHeader, frame: bytes, context: RequestContext
+        self,
+        handler: ModuleType,
+        header: messages.RequestHeader,
+        frame: bytes,
+        context: RequestContext,
+        deadline_ms: int,
     ) -> dict[str, Any] | None:
         """Let the handler answer what is not the controller's; None if all of the request is."""
 
         async def send_rest(rest: Any) -> Any:
-            answer = await self._from_controller(messages.embedded_frame(header, frame, rest), context)
+            answer = await self._from_controller(messages.embedded_frame(header, frame, rest), context, deadline_ms)
             if answer is None:
                 raise KafkaError(ErrorCode.not_controller, "This broker has become the controller meanwhile.")
             context.throttle(_throttle_ms(header, answer))

@@ -110,7 +110,7 @@ class DelayedFetch:
         wanted, found = self._wanted[place], self._fetched[place]
         if (
             partition is None
-            or not (partition.is_leader or wanted.is_from_any_replica)
+            or not partition.may_serve(any_replica=wanted.is_from_any_replica)
             or wanted.leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch)
             or wanted.offset < partition.log.log_start_offset
         ):
@@ -175,7 +175,7 @@ class _Readable:
             partition is not self._partition
             or partition.log is not log
             or partition.leader_epoch != self._leader_epoch
-            or not (partition.is_leader or wanted.is_from_any_replica)
+            or not partition.may_serve(any_replica=wanted.is_from_any_replica)
             or wanted.offset < log.log_start_offset
         ):
             return False

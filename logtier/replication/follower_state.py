@@ -6,6 +6,8 @@ from typing import Final
 UNKNOWN_OFFSET: Final = -1
 #: Epoch of a broker that has not told it.
 UNKNOWN_BROKER_EPOCH: Final = -1
+#: Time of a follower that has never been heard of.
+UNHEARD_MS: Final = -1
 
 
 class FollowerState:
@@ -47,6 +49,11 @@ class FollowerState:
         self.broker_epoch = broker_epoch
         self._fetch_ms = now_ms
         self._leader_end_offset = leader_end_offset
+
+    @property
+    def heard_ms(self) -> int:
+        """When the follower last fetched or, if it has not, when it counted as caught up; -1 if never."""
+        return max(UNHEARD_MS if each is None else each for each in (self._fetch_ms, self.caught_up_ms))
 
     def joined_isr(self, now_ms: int) -> None:
         """Note that the follower is in the ISR from now on: it has a full lag time to prove that it keeps up."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, FollowerState
 from headwater.logtier.replication.partition_instructions import (
     NOTHING,
+    Fence,
     FollowerInstructions,
     Instruction,
     Instructions,
@@ -23,47 +24,12 @@ from headwater.logtier.replication.partition_instructions import (
     Truncate,
     WatermarkMoved,
 )
-
-
-class ReplicatedConfig(Protocol):
-    """The config of a topic that a partition uses."""
-
-    @property
-    def min_insync_replicas(self) -> int:
-        """Members that the ISR needs for the high watermark to move, at most the number of replicas."""
-
-
-class EpochHistory(Protocol):
-    """The leader epochs of a log."""
-
-    @property
-    def latest(self) -> int:
-        """The newest epoch, -1 without one."""
-
-    def end_offset_for(self, leader_epoch: int, log_end_offset: int, /) -> tuple[int, int]:
-        """Return the greatest epoch at or below the given one, and its end offset."""
-
-
-class PartitionLog(Protocol):
-    """The properties of a log that a partition uses."""
-
-    log_start_offset: int
-    log_end_offset: int
-
-    @property
-    def config(self) -> ReplicatedConfig:
-        """The present configs of the topic."""
-
-    @property
-    def leader_epochs(self) -> EpochHistory:
-        """The epochs of the records."""
-
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the first offset of the first transaction that is ongoing or ends at or above the high watermark."""
-
+from headwater.logtier.replication.partition_log import PartitionLog
 
 LogT = TypeVar("LogT", bound=PartitionLog)
 
+#: Leader of a partition that has none, as far as this broker knows.
+NO_LEADER: Final = -1
 #: Leader epoch of a client that does not know it (KIP-320).
 NO_LEADER_EPOCH: Final = -1
 
@@ -93,10 +59,12 @@ class Partition(Generic[LogT]):
       the additions under way; a removal under way still counts (KIP-497). It never falls while this broker leads.
     - Leader and partition epochs never fall.
     - At most one proposal for another ISR is under way; the metadata alone changes `isr`.
+    - `leader_id` is the leader in the metadata, except while this broker is fenced: it is never this broker then.
     """
 
     __slots__ = (
         "_epoch_start_offset",
+        "_fences",
         "_followers",
         "_is_alone",
         "_lag_ms_max",
@@ -104,6 +72,7 @@ class Partition(Generic[LogT]):
         "_live_brokers",
         "_now_ms",
         "_proposal",
+        "_stored_leader_id",
         "broker_id",
         "high_watermark",
         "isr",
@@ -133,7 +102,10 @@ class Partition(Generic[LogT]):
         self.topic_partition = topic_partition
         self.broker_id = broker_id
         self.log = log
-        self.leader_id = -1
+        self.leader_id = NO_LEADER
+        #: The leader in the metadata.
+        self._stored_leader_id = NO_LEADER
+        self._fences = Fence(0)
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
@@ -168,14 +140,15 @@ class Partition(Generic[LogT]):
         before = self.low_watermark
         self._live_brokers = live_brokers
         is_new_epoch = stored.leader_epoch > self.leader_epoch
-        has_moved = is_new_epoch or stored.leader != self.leader_id
+        has_moved = is_new_epoch or stored.leader != self._stored_leader_id
         if has_moved or stored.partition_epoch > self.partition_epoch:
             # A proposal compared with an older partition epoch cannot succeed any more.
             self._proposal = None
         if self._proposal is not None and not {*self._proposal.isr}.issubset(stored.replicas):
             # Nor can one with a replica that was removed: the answer to an earlier one told the epoch of the removal.
             self._proposal = None
-        self.leader_id = stored.leader
+        self._stored_leader_id = stored.leader
+        self.leader_id = NO_LEADER if self._fences and stored.leader == self.broker_id else stored.leader
         self.leader_epoch = stored.leader_epoch
         self.replicas = tuple(stored.replicas)
         self._least_replication_factor = stored.least_replication_factor
@@ -191,6 +164,37 @@ class Partition(Generic[LogT]):
         before = self.low_watermark
         self._live_brokers = live_brokers
         return self._followed(self._low_watermark_since(before))
+
+    def fence(self, reason: Fence) -> Instructions:
+        """Lead no more, whatever the metadata says, until `unfence`.
+
+        A proposal under way stays: the controller may accept it yet, and its members count then.
+        """
+        self._fences |= reason
+        if not self.is_leader:
+            return NOTHING
+        self.leader_id = NO_LEADER
+        self._take_isr(self.isr, self.partition_epoch, is_new_epoch=False)
+        return _LEADERSHIP_MOVED
+
+    def unfence(self, reason: Fence, now_ms: int) -> Instructions:
+        """Lead again in the same epoch, if the metadata says so and no other reason is left.
+
+        Nothing was appended meanwhile. The followers have the whole lag time anew.
+        """
+        self._fences &= ~reason
+        if self._fences or self.is_leader or self._stored_leader_id != self.broker_id:
+            return NOTHING
+        self._now_ms = now_ms
+        self.leader_id = self.broker_id
+        self._take_isr(self.isr, self.partition_epoch, is_new_epoch=True)
+        return self._followed(_LEADERSHIP_MOVED)
+
+    def heard(self, broker_id: int, leader_epoch: int, now_ms: int) -> Instructions:
+        """Note that a follower is about to fetch: a leader that was cut off leads on if the ISR knows no other one."""
+        if Fence.CUT_OFF in self._fences and broker_id in self.isr and leader_epoch == self.leader_epoch:
+            return self.unfence(Fence.CUT_OFF, now_ms)
+        return NOTHING
 
     def appended(self) -> bool:
         """Note that the log end offset has moved; return whether the high watermark rose."""
@@ -233,11 +237,18 @@ class Partition(Generic[LogT]):
             out.append(WatermarkMoved(self.high_watermark))
         return tuple(out)
 
-    def tick(self, now_ms: int) -> Instructions:
-        """Note the time: propose an ISR without the members that have not caught up within the lag time."""
+    def tick(self, now_ms: int, *, is_store_silent: bool = False) -> Instructions:
+        """Note the time: propose an ISR without the members that have not caught up within the lag time.
+
+        Args:
+            is_store_silent: Whether the metadata store has not been heard of for long. A leader that has not heard of
+                any other member of the ISR either is fenced: they may have elected another one.
+        """
         self._now_ms = now_ms
         if not self._followers:
             return NOTHING
+        if is_store_silent and self._is_isr_silent():
+            return self.fence(Fence.CUT_OFF)
         out: list[Instruction] = []
         if self._proposal is None:
             end = self.log.log_end_offset
@@ -311,6 +322,15 @@ class Partition(Generic[LogT]):
         return self.leader_id == self.broker_id
 
     @property
+    def is_fenced(self) -> bool:
+        """Whether this broker must not lead, nor serve consumers, for all it knows."""
+        return bool(self._fences)
+
+    def may_serve(self, *, any_replica: bool) -> bool:
+        """Whether this broker may serve a request to the leader or, with `any_replica`, one to any replica."""
+        return self.is_leader or (any_replica and not self._fences)
+
+    @property
     def has_followers(self) -> bool:
         """Whether this broker leads and other brokers have replicas: appends wait for them, and time matters."""
         return bool(self._followers)
@@ -348,10 +368,9 @@ class Partition(Generic[LogT]):
         Raises:
             KafkaError: not_leader_or_follower, fenced_leader_epoch, unknown_leader_epoch.
         """
-        if self.leader_id != self.broker_id and not (or_follower and self.broker_id in self.replicas):
-            raise KafkaError(
-                ErrorCode.not_leader_or_follower, f"{self.topic_partition} is led by broker {self.leader_id}"
-            )
+        if not self.may_serve(any_replica=or_follower and self.broker_id in self.replicas):
+            leader = "may be led by another broker" if self._fences else f"is led by broker {self.leader_id}"
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic_partition} {leader}")
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
             stale = current_leader_epoch < self.leader_epoch
             raise KafkaError(
@@ -528,6 +547,11 @@ class Partition(Generic[LogT]):
         if broker_id in self.isr or (self._proposal is not None and broker_id in self._proposal.isr):
             return True
         return self._is_eligible(broker_id, follower) and follower.is_caught_up(end, self._now_ms, self._lag_ms_max)
+
+    def _is_isr_silent(self) -> bool:
+        """Whether the ISR has other members, of whom none was heard of within the lag time."""
+        others = [follower for broker_id, follower in self._followers.items() if broker_id in self.isr]
+        return bool(others) and all(self._now_ms - each.heard_ms > self._lag_ms_max for each in others)
 
     def _is_eligible(self, broker_id: int, follower: FollowerState) -> bool:
         """Whether the broker is live in the epoch of its fetches (KIP-903, KAFKA-14140)."""

@@ -1,5 +1,6 @@
 """What a partition's state machine receives and what it asks of its broker. Pure values."""
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -35,6 +36,15 @@ class IsrDecision:
     leader_epoch: int = -1
     partition_epoch: int = -1
     isr: tuple[int, ...] = ()
+
+
+class Fence(enum.Flag):
+    """Why this broker does not lead a partition although its metadata says so: another one may, for all it knows."""
+
+    #: The session with the metadata store is over: the controller has others elected.
+    SESSION_OVER = enum.auto()
+    #: Neither the metadata store nor any other member of the ISR has been heard of for long.
+    CUT_OFF = enum.auto()
 
 
 # -- out

@@ -15,6 +15,7 @@ from headwater.logtier.replication.flush_wait import wait_flushed
 from headwater.logtier.replication.local_replicas import LocalReplicas
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import (
+    Fence,
     Instructions,
     IsrBelowMinimum,
     IsrDecision,
@@ -74,6 +75,15 @@ class PartitionReplication:
         self._replicated: dict[TopicPartition, Partition[Log]] = {}
         #: Those among them that this broker leads; only this object changes them.
         self.followed: dict[TopicPartition, Partition[Log]] = {}
+        #: Those that it would lead if it were not cut off from all others.
+        self._cut_off: dict[TopicPartition, Partition[Log]] = {}
+        self._is_fenced = False
+        #: Whether the metadata store has not been heard of for long.
+        self.is_store_silent: Callable[[], bool] = lambda: False
+        #: Whether the session with the metadata store may have ended in a pause of this process.
+        self.is_in_doubt: Callable[[], bool] = lambda: False
+        #: Called after partitions were fenced, or lead again.
+        self.on_fenced: Callable[[], None] = lambda: None
         self._ticking: Timer | None = None
         self._is_stopped = False
 
@@ -94,13 +104,16 @@ class PartitionReplication:
 
     def new_partition(self, topic_partition: TopicPartition, broker_id: int, log: Log) -> Partition[Log]:
         """Create the state machine of a replica whose log is usable, with its checkpointed high watermark."""
-        return Partition(
+        partition = Partition(
             topic_partition,
             broker_id,
             log,
             high_watermark=self._checkpoints.take(topic_partition),
             lag_ms_max=self._log_manager.config.replica_lag_time_max_ms,
         )
+        if self._is_fenced:
+            partition.fence(Fence.SESSION_OVER)
+        return partition
 
     def lead(self, partition: Partition[Log], stored: StoredPartition, now_ms: int) -> None:
         """Apply a partition's state in the metadata; this broker may lead it, follow, or neither."""
@@ -112,6 +125,11 @@ class PartitionReplication:
                 self._ticking = self._call_later(self._tick_s, self._tick)
         elif self._replicated:
             self._replicated.pop(key, None)
+        self._note_leadership(partition)
+
+    def _note_leadership(self, partition: Partition[Log]) -> None:
+        """Note whether a partition is led here and has followers, after a change of that."""
+        key = partition.topic_partition
         if partition.has_followers:
             self.followed[key] = partition
             self._note_epoch(partition)
@@ -121,8 +139,8 @@ class PartitionReplication:
     def _note_epoch(self, partition: Partition[Log]) -> None:
         """Record where the leader's epoch begins, before its first record: followers may ask for it (KIP-101).
 
-        An empty log that begins at 0 records it with its first batch. The last step of `lead`: a disk error may take
-        the log's folder offline.
+        An empty log that begins at 0 records it with its first batch. The last step of a change of the leadership: a
+        disk error may take the log's folder offline.
         """
         log = partition.log
         if partition.leader_epoch > log.leader_epochs.latest and log.log_end_offset > 0:
@@ -134,6 +152,7 @@ class PartitionReplication:
     def forget(self, topic_partition: TopicPartition) -> bool:
         """Note that a replica is gone or its log unusable; return whether other brokers have replicas."""
         self.followed.pop(topic_partition, None)
+        self._cut_off.pop(topic_partition, None)
         return self._replicated.pop(topic_partition, None) is not None
 
     def remove_watermarks(self) -> None:
@@ -197,6 +216,53 @@ class PartitionReplication:
             except KafkaError as error:
                 fetched[place] = FetchedPartition(key.partition, error.code)
 
+    def fence(self) -> None:
+        """Lead no partition, and serve no consumer, until `unfence`: the session with the metadata store is over.
+
+        Waiting requests are refused; clients look for the new leaders.
+        """
+        self._is_fenced = True
+        partitions = list(self._replicas.online.values())
+        # All of them first: a waiting fetch of several is answered as soon as one of them is fenced.
+        fenced = [(partition, partition.fence(Fence.SESSION_OVER)) for partition in partitions]
+        for partition, instructions in fenced:
+            self._change_fence(partition, instructions)
+        self.on_fenced()
+
+    def unfence(self) -> None:
+        """Lead what the newest metadata says: this broker is registered again, and no partition is cut off."""
+        self._is_fenced = False
+        self._lead_again(self._replicas.online, Fence.SESSION_OVER | Fence.CUT_OFF)
+
+    def store_heard(self) -> None:
+        """Lead the partitions again that were cut off: the metadata store answers in the same session."""
+        if self._cut_off:
+            self._lead_again(self._cut_off, Fence.CUT_OFF)
+
+    def follower_heard(self, follower: FetchingFollower, wanted: Sequence[FetchPartition]) -> None:
+        """Lead those partitions again of which a member of the ISR is about to fetch."""
+        before = len(self._cut_off)
+        for each in wanted if before else ():
+            partition = self._cut_off.get(each.topic_partition)
+            if partition is not None:
+                now_ms = self._clock.monotonic_ms()
+                self._change_fence(partition, partition.heard(follower.broker_id, each.leader_epoch, now_ms))
+        if len(self._cut_off) != before:
+            self.on_fenced()
+
+    def _lead_again(self, partitions: Mapping[TopicPartition, Partition[Log]], reason: Fence) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for partition in list(partitions.values()):
+            self._change_fence(partition, partition.unfence(reason, now_ms))
+        self.on_fenced()
+
+    def _change_fence(self, partition: Partition[Log], instructions: Instructions) -> None:
+        """Carry out what a partition decided when it was fenced, or leads again."""
+        if not partition.is_fenced:
+            self._cut_off.pop(partition.topic_partition, None)
+        self._note_leadership(partition)
+        self.perform(partition, instructions)
+
     def isr_decided(self, proposal: ProposeIsr, decision: IsrDecision) -> None:
         """Apply the controller's answer to a proposal; of a replica that is gone it is ignored."""
         partition = self._replicas.online.get(proposal.topic_partition)
@@ -224,8 +290,23 @@ class PartitionReplication:
     def _tick(self) -> None:
         self._ticking = self._call_later(self._tick_s, self._tick) if self._replicated else None
         now_ms = self._clock.monotonic_ms()
+        is_store_silent = self.is_store_silent()
+        cut_off = []
         for partition in list(self.followed.values()):
-            self.perform(partition, partition.tick(now_ms))
+            instructions = partition.tick(now_ms, is_store_silent=is_store_silent)
+            if partition.is_fenced:
+                cut_off.append(partition)
+                self._cut_off[partition.topic_partition] = partition
+                self._note_leadership(partition)
+            self.perform(partition, instructions)
+        if cut_off:
+            logger.warning(
+                "this broker leads %d partitions no more, such as %s: it hears neither the metadata store nor any "
+                "other member of their ISRs",
+                len(cut_off),
+                cut_off[0].topic_partition,
+            )
+            self.on_fenced()
         self._checkpoints.write(self._replicated.values())
 
     @property

@@ -263,6 +263,9 @@ class ReplicaManager:
             raise self._replicas.refusal(topic_partition)
         if partition.leader_id != self._broker_id:
             partition.check_leader()
+        if self.partition_replication.is_in_doubt():
+            # Of a request that the broker had begun to process before the pause; later ones wait.
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{topic_partition} may be led by another broker")
         if acks == -1:
             partition.check_enough_in_sync()
         info = partition.log.append_as_leader(
@@ -455,6 +458,8 @@ class ReplicaManager:
         Returns:
             The partitions in the order of the request, or a future of them; cancel it when the client disconnects.
         """
+        if follower is not None:
+            self.partition_replication.follower_heard(follower, wanted)
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
         fetched = self._reads.read(wanted, bytes_max, cold)
         if cold:

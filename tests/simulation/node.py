@@ -15,6 +15,7 @@ from headwater.logtier.config import BrokerConfig
 from headwater.logtier.machine import Machine, configured_store
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.shared_store import SharedMetadataStore
+from headwater.logtier.metadata.zookeeper.store import ZooKeeperStore
 from headwater.logtier.runtime.disk import Disk
 from headwater.logtier.runtime.read_ahead import ReadAhead, Slice
 from tests.simulation.file_system import FileSystem
@@ -118,6 +119,8 @@ class SimulatedNode:
         may_run: Whether a broker is started when none runs.
         on_write: Called with the path of each changed file.
         on_serving: Called when a broker has recovered and serves, before any client reaches it.
+        on_thaw: Called when a frozen process is about to go on.
+        store: The client of ZooKeeper of the newest process; None on a node of its own.
     """
 
     def __init__(
@@ -143,17 +146,20 @@ class SimulatedNode:
         self.folders = self.config.log_dirs
         self.boot_id = f"{name}-0"
         self.may_run = True
+        self.store: ZooKeeperStore | None = None
         self.current: Incarnation | None = None
         self.past: list[Incarnation] = []
         self.on_write: Callable[[str], None] = lambda _: None
         self.on_serving: Callable[[Incarnation], None] = lambda _: None
+        self.on_thaw: Callable[[], None] = lambda: None
         self._loop = loop
 
     def open_store(self, config: BrokerConfig, disk: Disk, on_failure: Callable[[str], None]) -> OrderedMetadataStore:
         """Create the metadata store of a broker: its client of ZooKeeper, or its own files."""
         if self.zookeeper is None:
             return configured_store(config, disk, on_failure)
-        return SharedMetadataStore(self.zookeeper.store(self.name, SESSION_MS))
+        self.store = self.zookeeper.store(self.name, SESSION_MS)
+        return SharedMetadataStore(self.store)
 
     @property
     def serving(self) -> Incarnation | None:
@@ -244,4 +250,5 @@ class SimulatedNode:
     def thaw(self) -> None:
         """Continue a frozen process."""
         if self.current is not None and self.current.process.is_frozen:
+            self.on_thaw()
             self._loop.thaw(self.current.process)

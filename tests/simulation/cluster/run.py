@@ -15,6 +15,7 @@ from tests.simulation.cluster.checker import ClusterChecker
 from tests.simulation.cluster.deletions import TopicRemaker
 from tests.simulation.cluster.faults import CLUSTER_KINDS, ClusterFaults
 from tests.simulation.cluster.power import PowerLosses
+from tests.simulation.cluster.session_checker import SessionChecker, observed_serving
 from tests.simulation.cluster.watermarks import observed_watermarks
 from tests.simulation.consumer_members import MEMBER_CONFIGS, ConsumerMember, Ownership
 from tests.simulation.consumers import Consumer
@@ -78,7 +79,8 @@ class _ClusterRun:
             node.clock.rate = 1 + skew.uniform(-DRIFT_MAX, DRIFT_MAX)
         checkers = {node.node_id: NodeChecker(self.loop, node, self.history, is_alone=False) for node in nodes}
         checker = ClusterChecker(self.loop, zookeeper, checkers, self.history, MIN_ISR)
-        with observed_watermarks(checker.watermark_changed):
+        sessions = SessionChecker(self.loop, {node.node_id: node for node in nodes}, zookeeper)
+        with observed_watermarks(checker.watermark_changed), observed_serving(sessions):
             running = [asyncio.create_task(node.keep_running()) for node in nodes]
             running += [asyncio.create_task(each.check_periodically(CHECK_INTERVAL_S)) for each in checkers.values()]
             running.append(asyncio.create_task(checker.check_periodically(CHECK_INTERVAL_S)))
