@@ -30,7 +30,7 @@ from headwater.logtier.controller.elections import (
 from headwater.logtier.controller.feature_state import FeatureUpdate
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders, plan_giving_way
 from headwater.logtier.controller.live_brokers import LiveBrokers
-from headwater.logtier.controller.office import applied_in_office, fenced
+from headwater.logtier.controller.office import applied_in_office, fenced, take_office
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, plan_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
 from headwater.logtier.controller.reassignments import ReassignmentResult, WantedReplicas, plan_reassignments
@@ -48,21 +48,17 @@ from headwater.logtier.controller.state import (
     unlimited,
 )
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.change_list import ListMovedError, OrderedMetadataStore
+from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataImage, TopicImage
 from headwater.logtier.metadata.store import (
     ANY_VERSION,
     MULTI_BYTES_MAX,
-    BadVersionError,
     Check,
-    Create,
     Delete,
     MetadataStoreError,
-    NodeExistsError,
     Operation,
     SessionState,
-    SetData,
     StoreUnavailableError,
     split_operations,
 )
@@ -160,38 +156,12 @@ class Controller:
         """
         depositions = self._depositions
         controller = paths.encode_controller(self._config.node_id, self._clock.now_ms())
-        while True:
-            node = await self._store.get(paths.CONTROLLER_EPOCH)
-            epoch = paths.decode_controller_epoch(node.data) + 1
-            end = self._store.end_offset
-            try:
-                number = await self._store.append(
-                    [
-                        Create(paths.CONTROLLER, controller, ephemeral=True),
-                        SetData(paths.CONTROLLER_EPOCH, str(epoch).encode(), node.version),
-                    ]
-                )
-            except (NodeExistsError, BadVersionError):
-                return False
-            except ListMovedError:
-                await self._read_up_to(end)  # Of the controller before, or of this election: its answer was lost.
-                continue
-            break
-        await self._read_up_to(number)
-        if self._depositions != depositions:
-            return False  # the session was suspended meanwhile
-        self._epoch = epoch
-        self._epoch_version = node.version + 1
+        office = await take_office(self._store, self._follower, controller)
+        if office is None or self._depositions != depositions:
+            return False  # another broker is controller, or the session was suspended meanwhile
+        self._epoch, self._epoch_version = office
         self._elected = True
         return True
-
-    async def _read_up_to(self, number: int) -> None:
-        """Wait until the image has a change; that a disk error kept a log from following it prevents no election."""
-        try:
-            await self._follower.reached(number)
-        except Exception:
-            if number >= self._follower.applied:
-                raise
 
     def depose(self) -> None:
         """Stop acting as controller: the session is suspended or over, or another broker was elected."""

@@ -5,12 +5,52 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from headwater.logtier.metadata import paths
-from headwater.logtier.metadata.change_list import ListMovedError
+from headwater.logtier.metadata.change_list import ListMovedError, OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
-from headwater.logtier.metadata.store import BadVersionError
+from headwater.logtier.metadata.store import BadVersionError, Create, NodeExistsError, SetData
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 Result = TypeVar("Result")
+
+
+async def take_office(
+    store: OrderedMetadataStore, follower: MetadataFollower, controller: bytes
+) -> tuple[int, int] | None:
+    """Become controller; return the controller epoch and the version of its node, None if another broker is controller.
+
+    The epoch of the new controller fences the writes of all earlier ones in the same transaction that makes it
+    controller (KAFKA-6082).
+
+    Args:
+        controller: Data of the node `/controller`.
+    """
+    while True:
+        node = await store.get(paths.CONTROLLER_EPOCH)
+        epoch = paths.decode_controller_epoch(node.data) + 1
+        end = store.end_offset
+        try:
+            number = await store.append(
+                [
+                    Create(paths.CONTROLLER, controller, ephemeral=True),
+                    SetData(paths.CONTROLLER_EPOCH, str(epoch).encode(), node.version),
+                ]
+            )
+        except (NodeExistsError, BadVersionError):
+            return None
+        except ListMovedError:
+            await _read_up_to(follower, end)  # of the controller before, or of this election: its answer was lost
+            continue
+        await _read_up_to(follower, number)
+        return epoch, node.version + 1
+
+
+async def _read_up_to(follower: MetadataFollower, number: int) -> None:
+    """Wait until the image has a change; that a disk error kept a log from following it prevents no election."""
+    try:
+        await follower.reached(number)
+    except Exception:
+        if number >= follower.applied:
+            raise
 
 
 async def fenced(write: Coroutine[Any, Any, Result], depose: Callable[[], None]) -> Result:
