@@ -34,7 +34,9 @@ class MetadataNode:
         self._chance = chance
         self._context = Context()
         self._context.run(PROCESS.set, self.process)
-        config = BrokerConfig.from_properties({"node.id": broker_id, "min.insync.replicas": 2})
+        config = BrokerConfig.from_properties(
+            {"node.id": broker_id, "min.insync.replicas": 2, "zookeeper.connect": "model:2181"}
+        )
         self.failures: list[str] = []
         self.cache = MetadataCache(config)
         self.store = SharedMetadataStore(model.store(self.name, int(SESSION_S * 1000)))

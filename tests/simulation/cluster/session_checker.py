@@ -8,6 +8,7 @@ from typing import Any
 
 from headwater.logtier.handlers.dispatcher import Dispatcher
 from headwater.logtier.metadata.store import SessionState
+from headwater.logtier.network.server import ClientConnection
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from tests.simulation.history import InvariantError
 from tests.simulation.node import SESSION_MS, SimulatedNode
@@ -24,12 +25,10 @@ class SessionChecker:
 
     Attributes:
         appended_without_store: Appends while the connection to ZooKeeper was lost: a run shows by it what it tried.
-        sessions_over: How often the end of a session was known to a broker that served.
     """
 
     def __init__(self, loop: VirtualLoop, nodes: Mapping[int, SimulatedNode], zookeeper: ZooKeeperModel) -> None:
         self.appended_without_store = 0
-        self.sessions_over = 0
         self._loop = loop
         self._nodes = nodes
         self._zookeeper = zookeeper
@@ -98,8 +97,8 @@ def observed_serving(checker: SessionChecker) -> Iterator[None]:
             checker.answered(self._broker_id, "answered a consumer")
         return fetched
 
-    def observed_dispatch(self: Dispatcher, *arguments: Any) -> Any:
-        response = dispatch(self, *arguments)
+    def observed_dispatch(self: Dispatcher, frame: memoryview, connection: ClientConnection) -> Any:
+        response = dispatch(self, frame, connection)
         checker.began(self._services.replica_manager._broker_id, "began a request")
         return response
 
