@@ -480,7 +480,7 @@ class ConsumerGroup:
 
 
 def _check_epoch(member: ConsumerMember, beat: Heartbeat) -> None:
-    """LeadershipFence a member with another epoch than the group's record of it.
+    """Fence a member with another epoch than the group's record of it.
 
     The previous epoch is accepted if the member owns no more than its assignment: the response with the new epoch was
     lost.

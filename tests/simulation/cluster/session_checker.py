@@ -104,7 +104,7 @@ def observed_serving(checker: SessionChecker) -> Iterator[None]:
 
     ReplicaManager.append = observed_append  # type: ignore[method-assign]
     ReplicaManager.fetch = observed_fetch  # type: ignore[method-assign]
-    Dispatcher._dispatch = observed_dispatch  # type: ignore[method-assign, assignment]
+    Dispatcher._dispatch = observed_dispatch  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from headwater.pipelines.publishing.progress_marks import (
     state_of,
     unfinished,
 )
-from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, LeadershipFence
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, Fence
 
 
 def test_a_publish_begins_continues_and_is_finished() -> None:
@@ -25,7 +25,7 @@ def test_a_publish_begins_continues_and_is_finished() -> None:
 
 def test_the_fence_survives_its_encoding() -> None:
     batch = batch_of("a", 1, 3, 90)
-    assert LeadershipFence.decode(LeadershipFence(batch).encode()).batch == batch
+    assert Fence.decode(Fence(batch).encode()).batch == batch
 
 
 def test_an_id_of_another_publish_is_refused() -> None:
