@@ -37,7 +37,7 @@ class Cluster:
         self.security = security
         self.clock = LoopClock()
         context = LinkContext(self.network, self.clock, lambda: 0.5, bytes, PeerSettings("test", **settings))
-        self.peers = Peers(self.addresses.get, lambda: self.security, context)
+        self.peers = Peers(self.addresses.get, lambda _: self.security, context)
 
     def send(self, text: str, timeout_ms: int | None = None) -> asyncio.Future[str]:
         return self.peers.send(2, Purpose.OFFSETS, echo(text), timeout_ms)

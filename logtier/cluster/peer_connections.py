@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import Final
 
 from headwater.logtier.client.security import ClientSecurity
+from headwater.logtier.cluster.peer_listeners import PeerListeners
 from headwater.logtier.config import BrokerConfig
-from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.peers.backoff import FailureNotices
 from headwater.logtier.peers.controller_channel import ControllerChannel
-from headwater.logtier.peers.inter_broker_security import inter_broker_security
 from headwater.logtier.peers.link import LinkContext
 from headwater.logtier.peers.peers import Peers, Purpose
 from headwater.logtier.peers.settings import BrokerAddress, PeerSettings
@@ -45,11 +44,10 @@ class PeerConnections:
             draw: Draws a number from [0, 1).
         """
         self._metadata = metadata
-        self._listener_name = inter_broker_listener(config).name
-        security = peer_security(config)
+        self._listeners = PeerListeners(config)
         context = LinkContext(network, clock, draw, random_bytes, peer_settings(config))
         #: All connections, by broker and purpose.
-        self.peers = Peers(self._address, lambda: security, context)
+        self.peers = Peers(self._address, self._security, context)
         self._clock = clock
         self._draw = draw
         self._request_timeout_ms = config.controller_socket_timeout_ms
@@ -80,7 +78,12 @@ class PeerConnections:
 
     def _address(self, broker_id: int) -> BrokerAddress | None:
         broker = self._metadata.image.brokers.get(broker_id)
-        return None if broker is None else BrokerAddress(*broker.reached_by(self._listener_name), broker.epoch)
+        if broker is None:
+            return None
+        return BrokerAddress(*broker.reached_by(self._listeners.name(broker)), broker.epoch)
+
+    def _security(self, broker_id: int) -> ClientSecurity:
+        return self._listeners.security(self._metadata.image.brokers.get(broker_id))
 
     def _controller(self) -> int | None:
         controller_id = self._metadata.image.controller_id
@@ -92,16 +95,6 @@ class PeerConnections:
         if delta.new.controller_id != delta.old.controller_id or delta.new.brokers is not delta.old.brokers:
             for channel in self._channels:
                 channel.metadata_changed()
-
-
-def peer_security(config: BrokerConfig) -> ClientSecurity:
-    """Return TLS and login of connections to other brokers; ConfigError."""
-    listener = config.listener_config(inter_broker_listener(config))
-    return inter_broker_security(
-        listener,
-        config.sasl_mechanism_inter_broker_protocol,
-        verifies_host=listener.value("ssl.endpoint.identification.algorithm") != "",
-    )
 
 
 def peer_settings(config: BrokerConfig) -> PeerSettings:

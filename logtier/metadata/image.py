@@ -61,6 +61,11 @@ class BrokerRegistration:
             return False
         return before.epoch == self.process.previous_epoch or self.process.kept_records_of(before.process)
 
+    @property
+    def inter_broker_listener(self) -> str | None:
+        """The listener at `host` and `port`, where a broker of a cluster serves other brokers; None if it has none."""
+        return next((each.name for each in self.endpoints if (each.host, each.port) == (self.host, self.port)), None)
+
     def reached_by(self, listener_name: str) -> tuple[str, int]:
         """Return host and port for a client of a listener, which should connect through the same listener again."""
         for endpoint in self.endpoints:

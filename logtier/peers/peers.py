@@ -52,13 +52,13 @@ class Peers:
 
     Args:
         address: Returns a broker's address for brokers in the newest metadata, None if the broker is not registered.
-        security: Returns the present settings of TLS and SASL.
+        security: Returns the present settings of TLS and SASL of connections to a broker.
     """
 
     def __init__(
         self,
         address: Callable[[int], BrokerAddress | None],
-        security: Callable[[], ClientSecurity],
+        security: Callable[[int], ClientSecurity],
         context: LinkContext,
     ) -> None:
         self._address = address
@@ -94,7 +94,13 @@ class Peers:
 
     def _add(self, broker_id: int, purpose: Purpose) -> Peer:
         notices = self._notices.setdefault(broker_id, FailureNotices())
-        peer = Peer(broker_id, lambda: self._address(broker_id), self._security, notices, self._context)
+        peer = Peer(
+            broker_id,
+            lambda: self._address(broker_id),
+            lambda: self._security(broker_id),
+            notices,
+            self._context,
+        )
         if self._is_closed:
             peer.close(PeersClosedError(ALL_CLOSED))
         else:

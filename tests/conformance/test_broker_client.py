@@ -61,7 +61,7 @@ def connections(address: str, security: ClientSecurity | None = None, **settings
         PeerSettings("test", **settings),
     )
     chosen = security or ClientSecurity()
-    return Peers(lambda _: BrokerAddress(host, int(port)), lambda: chosen, context)
+    return Peers(lambda _: BrokerAddress(host, int(port)), lambda _: chosen, context)
 
 
 def on_loop(peers: Peers, scenario: Callable[[], Awaitable[None]]) -> None:

@@ -115,7 +115,7 @@ def connections(port: int, security: Callable[[], ClientSecurity], host: str = "
         system_random_bytes,
         PeerSettings("test", **settings),
     )
-    return Peers(lambda _: BrokerAddress(host, port), security, context)
+    return Peers(lambda _: BrokerAddress(host, port), lambda _: security(), context)
 
 
 async def ping(peers: Peers) -> Any:
