@@ -83,12 +83,16 @@ class FolderSteps:
         """Make the folder that of one node again, from any stage before the cluster has been started.
 
         Raises:
+            MigrationError: A ZooKeeper still uses its files; nothing was changed.
             OSError: A file cannot be moved; the way back can be continued.
         """
         assert journal.stage is not MigrationStage.STARTED
+        # A server of a start that was killed, or of a copy, still writes for a moment.
+        for folder in (self._path(ZOOKEEPER_FOLDER), self._migration(ZOOKEEPER_FOLDER)):
+            self._zookeeper.await_end(folder)
+        self._report("moving the node's files back")
         if journal.stage is not MigrationStage.RETURNING:
             self._write_journal(dataclasses.replace(journal, stage=MigrationStage.RETURNING))
-        self._report("moving the node's files back")
         self._unplace(journal)
         self._move_files_back()
         self._end()
@@ -157,7 +161,6 @@ class FolderSteps:
         if self._disk.exists(os.path.join(placed, META_PROPERTIES)):
             self._disk.rename(placed, broker)
         self._disk.rmtree(self._path(ZOOKEEPER_FOLDER))
-        self._zookeeper.await_end(self._migration(ZOOKEEPER_FOLDER))
         self._disk.rmtree(self._migration(ZOOKEEPER_FOLDER))
         self._disk.fsync_directory(self._data_dir)
 

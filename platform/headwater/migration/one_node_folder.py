@@ -103,6 +103,7 @@ def inspect_folder(disk: Disk, data_dir: str) -> OneNodeFolder:
             f"{data_dir}: its logs are those of cluster {cluster_id}, and its metadata those of cluster "
             f"{metadata.image.cluster_id}; restore {METADATA_DIRECTORY} from a backup"
         )
+    _check_links(data_dir)
     entries = disk.listdir(data_dir)
     own = [entry for entry in entries if is_broker_file(entry)]
     ours = {entry.name for entry in own}
@@ -183,6 +184,20 @@ def _check_single_folder(disk: Disk, data_dir: str) -> None:
             "one folder can be migrated. Move all replicas to it with kafka-reassign-partitions.sh, stop the node, and "
             f"remove {os.path.join(data_dir, KNOWN_DIRECTORIES)}"
         )
+
+
+def _check_links(data_dir: str) -> None:
+    """Check that the broker's files are also there after a move: links from their folder to elsewhere are not."""
+    with os.scandir(data_dir) as entries:
+        links = sorted(entry.name for entry in entries if entry.is_symlink())
+    for name in links:
+        path = os.path.join(data_dir, name)
+        is_own = is_broker_folder(name) or name in _FILES or _CHECKPOINT.fullmatch(name) is not None
+        if is_own and not (os.path.isabs(os.readlink(path)) and os.path.exists(path)):
+            raise MigrationError(
+                f"{path} is a link to {os.readlink(path)}, which would lead nowhere once it is moved; make it a link "
+                "with an absolute path to what is there, or put that in its place"
+            )
 
 
 def _read_metadata(disk: Disk, data_dir: str, node_id: int) -> CarriedNodes:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headwater.cluster_folder import check_folder, note_start, stored_ids
+from headwater.folder_lock import FolderInUseError, lock_folder
 from headwater.logtier.broker import BrokerStartError
 from headwater.logtier.metadata.store import Create
 from headwater.logtier.runtime.disk import RealDisk
@@ -282,6 +283,29 @@ def test_without_a_zookeeper_to_run_nothing_begins(node_folder: Path) -> None:
     with pytest.raises(MigrationError, match="there is no java"):
         Migrating(str(node_folder), disk, Missing(disk), lambda _: None).migrate(None)
     assert (tree(node_folder), disk.changes) == (before, 0)
+
+
+def test_the_way_back_waits_for_a_zookeeper_of_a_start_that_was_killed(node_folder: Path) -> None:
+    class Held(NodesInAFile):
+        def await_end(self, folder: str) -> None:
+            if os.path.isdir(folder):
+                try:
+                    os.close(lock_folder(folder))
+                except FolderInUseError as error:
+                    raise MigrationError(str(error)) from None
+
+    before = tree(node_folder)
+    forward(node_folder)
+    lock = lock_folder(str(node_folder / "zookeeper"))
+    migrated = tree(node_folder)
+    disk = KillingDisk()
+    way = Migrating(str(node_folder), disk, Held(disk), lambda _: None)
+    with pytest.raises(MigrationError, match="zookeeper is in use by another process"):
+        way.go_back()
+    assert tree(node_folder) == migrated
+    os.close(lock)
+    way.go_back()
+    assert tree(node_folder) == before
 
 
 def test_a_start_that_came_to_no_broker_leaves_nothing_on_the_way_back(node_folder: Path) -> None:

@@ -136,6 +136,21 @@ def test_a_damaged_layout_is_one_line(node_folder: Path) -> None:
     assert refused(node_folder).startswith(f"{node_folder}/cluster.properties is damaged")
 
 
+def test_a_link_that_would_lead_nowhere_is_refused(node_folder: Path) -> None:
+    log, elsewhere = node_folder / "flights-0", node_folder.parent / "elsewhere"
+    log.rename(elsewhere)
+    log.symlink_to(Path("..", "elsewhere"))
+    assert refused(node_folder).startswith(f"{log} is a link to ../elsewhere, which would lead nowhere once it is")
+    log.unlink()
+    log.symlink_to(node_folder.parent / "unmounted")
+    with pytest.raises(MigrationError, match="unmounted, which would lead nowhere"):
+        migrating(node_folder).migrate(None)
+    log.unlink()
+    log.symlink_to(elsewhere)
+    migrating(node_folder).migrate(None)
+    assert (node_folder / "broker-1" / "flights-0" / "partition.metadata").is_file()
+
+
 def test_a_full_disk_is_refused_before_anything_is_written(node_folder: Path) -> None:
     class FullDisk(KillingDisk):
         def free_bytes(self, path: str) -> int:
