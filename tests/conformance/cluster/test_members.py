@@ -58,10 +58,10 @@ def epoch(cluster: ClusterProcesses, broker_id: int) -> int:
         client.close()
 
 
-def begun(cluster: ClusterProcesses) -> int:
+def begun(cluster: ClusterProcesses, **properties: str) -> int:
     """Start three brokers; return the controller."""
     for broker_id in IDS:
-        cluster.begin(broker_id)
+        cluster.begin(broker_id, **properties)
     for broker_id in IDS:
         cluster.await_serving(broker_id)
     return await_members(cluster, *IDS)
