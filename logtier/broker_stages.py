@@ -31,7 +31,6 @@ from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.network.listeners import ListenError, Listeners
 from headwater.logtier.protocol.features import SUPPORTED_FEATURES, check_supported
 from headwater.logtier.replication.fetch_session import FetchSessionCache
-from headwater.logtier.replication.log_dirs import LogDirs
 from headwater.logtier.replication.partition_replication import no_followers
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import Clock
@@ -214,7 +213,7 @@ def _open_replicas(
         proposals.decided = replica_manager.partition_replication.isr_decided
     replica_manager.start(metadata.image)
     closing.callback(replica_manager.partition_replication.stop)
-    _limit_moves(replica_manager.log_dirs, metadata)
+    _limit_replication(replica_manager, metadata, machine.clock)
     replica_manager.log_dirs.resume()
     closing.push_async_callback(replica_manager.log_dirs.stop)
     # Only now: the logs of the first image are opened with the image itself, before there is a change to follow.
@@ -348,11 +347,15 @@ def _no_remote_end(_: object, __: object) -> None:
     """Return the end offset of a partition that another broker leads: there is none on a single node."""
 
 
-def _limit_moves(log_dirs: LogDirs, metadata: MetadataCache) -> None:
-    """Apply the configured rate of replica moves, now and after each change."""
+def _limit_replication(replica_manager: ReplicaManager, metadata: MetadataCache, clock: Clock) -> None:
+    """Apply the configured rates of replica moves and of throttled replicas, now and after each change."""
 
     def limit(_: object = None) -> None:
-        log_dirs.limit_moves(metadata.config.replica_alter_log_dirs_io_max_bytes_per_second)
+        config = metadata.config
+        replica_manager.log_dirs.limit_moves(config.replica_alter_log_dirs_io_max_bytes_per_second)
+        replica_manager.throttles.change_rates(
+            config.leader_replication_throttled_rate, config.follower_replication_throttled_rate, clock.monotonic_ms()
+        )
 
     limit()
     metadata.subscribe(limit)

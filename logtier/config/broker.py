@@ -305,6 +305,22 @@ class BrokerConfig(ClusterConfig):
         at_least(0),
         dynamic=True,
     )
+    leader_replication_throttled_rate: int = config(
+        ConfigType.LONG,
+        LONG_MAX,
+        "Maximum total rate at which this broker sends leader.replication.throttled.replicas that are not in sync, in "
+        "bytes per second.",
+        at_least(0),
+        dynamic=True,
+    )
+    follower_replication_throttled_rate: int = config(
+        ConfigType.LONG,
+        LONG_MAX,
+        "Maximum total rate at which this broker fetches follower.replication.throttled.replicas that are not in sync, "
+        "in bytes per second.",
+        at_least(0),
+        dynamic=True,
+    )
     log_retention_bytes: int = config(
         ConfigType.LONG,
         -1,

@@ -7,6 +7,7 @@ A config table is a frozen dataclass with fields created by `config()`. The attr
 import dataclasses
 import difflib
 import enum
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -80,6 +81,15 @@ def list_of(*choices: str) -> Validator:
     return Validator(
         f"a list of {', '.join(choices)}",
         lambda value: bool(value) and len(set(value)) == len(value) and all(word in choices for word in value),
+    )
+
+
+def replica_list() -> Validator:
+    """Return a validator of lists of replicas, each as `partition:broker`; `*` alone stands for all replicas."""
+    entry = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
+    return Validator(
+        "* or a list of partition:broker",
+        lambda value: value == ("*",) or all(entry.fullmatch(each) for each in value),
     )
 
 

@@ -22,6 +22,7 @@ from headwater.logtier.config.definition import (
     config_defs,
     list_of,
     one_of,
+    replica_list,
     unknown_name,
 )
 
@@ -103,7 +104,7 @@ class TopicConfig:
         ConfigType.LIST,
         (),
         "Replicas (partition:broker, or *) with throttled replication on the follower side.",
-        unsupported=Unsupported(lambda value: not value, "this broker has no replication quotas"),
+        replica_list(),
     )
     index_interval_bytes: int = config(
         ConfigType.INT,
@@ -116,7 +117,7 @@ class TopicConfig:
         ConfigType.LIST,
         (),
         "Replicas (partition:broker, or *) with throttled replication on the leader side.",
-        unsupported=Unsupported(lambda value: not value, "this broker has no replication quotas"),
+        replica_list(),
     )
     local_retention_bytes: int = config(
         ConfigType.LONG,

@@ -7,9 +7,9 @@ _KRAFT = "there is no KRaft quorum; the metadata is in ZooKeeper, or in the fold
 _THREADS = "one event loop serves all connections; blocking work has dedicated threads"
 _SHUTDOWN = "a broker that stops always leaves the cluster before it closes its logs"
 _FOLDERS = "a broker with a failed log folder registers in another epoch at once"
-_REPLICATION_QUOTAS = "there are no replication quotas"
 _SETUP = "the time for the setup of a connection does not grow with failures"
 _EVEN = "moves between log folders are throttled evenly, without windows"
+_EVEN_REPLICATION = "replication is throttled evenly, without windows"
 _REMOTE = "there is no tiered storage"
 _SHARE = "there are no share groups"
 _STREAMS = "there are no streams groups (KIP-1071)"
@@ -40,7 +40,7 @@ UNUSED: Final[Mapping[str, str]] = {
         _EVEN: """alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds""",
         _SHUTDOWN: """controlled.shutdown.enable""",
         _FOLDERS: """log.dir.failure.timeout.ms""",
-        _REPLICATION_QUOTAS: """replication.quota.window.num replication.quota.window.size.seconds""",
+        _EVEN_REPLICATION: """replication.quota.window.num replication.quota.window.size.seconds""",
         _SETUP: """socket.connection.setup.timeout.max.ms""",
         _REMOTE: """log.local.retention.bytes log.local.retention.ms remote.fetch.max.wait.ms
             remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes

@@ -64,7 +64,8 @@ class DelayedFetch:
         self._must_answer = False
         if bytes_min > 1:
             for each, found in zip(wanted, fetched, strict=True):
-                self._count(each, found, may_wait)
+                if not each.is_throttled:
+                    self._count(each, found, may_wait)
 
     def _count(self, wanted: FetchPartition, found: FetchedPartition, may_wait: bool) -> None:
         key = wanted.topic_partition
@@ -93,7 +94,7 @@ class DelayedFetch:
         self._has_moved = True
         partition = self._reads.partition(moved)
         if self._readable:
-            for readable in self._readable[moved]:
+            for readable in self._readable.get(moved, ()):
                 before = readable.size
                 if not readable.follow(partition):
                     self._must_answer = True
@@ -115,6 +116,8 @@ class DelayedFetch:
             or wanted.offset < partition.log.log_start_offset
         ):
             return True
+        if wanted.is_throttled:
+            return False  # its records are for a later fetch
         bound = wanted.bound(partition)
         if wanted.is_of_replica:
             before = wanted.offset  # nothing is readable: it has reached the log end

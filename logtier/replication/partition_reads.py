@@ -32,6 +32,7 @@ class FetchPartition(NamedTuple):
         follower_start_offset: A follower's log start offset.
         is_from_any_replica: Whether a follower may serve this consumer (KIP-392).
         preferred_read_replica: The broker that the consumer should ask instead of this leader, -1 for none.
+        is_throttled: Whether a quota leaves the follower no records at present (KIP-73).
     """
 
     topic_partition: TopicPartition
@@ -46,6 +47,7 @@ class FetchPartition(NamedTuple):
     follower_start_offset: int = -1
     is_from_any_replica: bool = False
     preferred_read_replica: int = -1
+    is_throttled: bool = False
 
     def bound(self, partition: Partition[Log]) -> int:
         """Return the end of the records that this reader may see."""
@@ -127,7 +129,7 @@ class PartitionReads:
                 partition.check_fetchable(wanted.offset)
             if wanted.preferred_read_replica >= 0:
                 return _elsewhere(wanted, partition)
-            if wanted.offset == bound or (bytes_max <= 0 and not min_one_batch):
+            if wanted.offset == bound or wanted.is_throttled or (bytes_max <= 0 and not min_one_batch):
                 records = None
                 if not log.log_start_offset <= wanted.offset <= log.log_end_offset:
                     raise KafkaError(ErrorCode.offset_out_of_range)

@@ -27,6 +27,8 @@ from headwater.logtier.replication.partition_instructions import ProposeIsr
 from headwater.logtier.replication.partition_reads import Fetched, FetchingFollower, FetchPartition, PartitionReads
 from headwater.logtier.replication.partition_replication import PartitionReplication, no_followers
 from headwater.logtier.replication.purgatory import CallLater
+from headwater.logtier.replication.replication_throttles import ReplicationThrottles
+from headwater.logtier.replication.throttled_reads import throttled_fetch
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.read_ahead import ReadAhead
 
@@ -78,6 +80,8 @@ class ReplicaManager:
         self.recompressing_topics: set[str] = set()
         #: Topics whose records must have keys (`cleanup.policy`).
         self.compacted_topics: set[str] = set()
+        #: The quotas of throttled replicas.
+        self.throttles = ReplicationThrottles(broker_id)
         log_manager.on_offline = self._take_offline
         #: The log folders, and moves between them.
         self.log_dirs = LogDirs(log_manager, self, clock)
@@ -124,6 +128,7 @@ class ReplicaManager:
         for topic in delta.deleted:
             self.recompressing_topics.discard(topic.name)
             self.compacted_topics.discard(topic.name)
+            self.throttles.forget(topic.name)
         gone = [
             (TopicPartition(topic.name, index), delta.new.is_deleted(topic.topic_id))
             for topic in delta.deleted
@@ -460,6 +465,9 @@ class ReplicaManager:
         """
         if follower is not None:
             self.partition_replication.follower_heard(follower, wanted)
+        if follower is not None and self.throttles.leader.is_active:
+            throttle, now_ms = self.throttles.leader, self._clock.monotonic_ms()
+            wanted = throttled_fetch(throttle, wanted, follower.broker_id, self._isr_of, now_ms)
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
         fetched = self._reads.read(wanted, bytes_max, cold)
         if cold:
@@ -481,6 +489,10 @@ class ReplicaManager:
         watch = self._delayed_fetches.watch(operation, operation.partitions, wait_ms_max / 1000)
         operation.future.add_done_callback(lambda done: watch.forget() if done.cancelled() else None)
         return operation.future
+
+    def _isr_of(self, topic_partition: TopicPartition) -> tuple[int, ...]:
+        partition = self._online.get(topic_partition)
+        return () if partition is None else partition.isr
 
     async def _fetch_cold(
         self,
@@ -520,6 +532,7 @@ class ReplicaManager:
             self.compacted_topics.add(topic.name)
         else:
             self.compacted_topics.discard(topic.name)
+        self.throttles.configure(topic.name, config)
         first_error: OSError | None = None
         now_ms = self._clock.monotonic_ms()
         for index, state in enumerate(topic.partitions):

@@ -62,7 +62,21 @@ class NodeChecker:
 
     def log(self, key: TopicPartition) -> LogModel | None:
         """The log of a partition while the broker serves, as its files say."""
-        return self.logs.get(key) if self.node.serving is not None else None
+        return self.present_log(key) if self.node.serving is not None else None
+
+    def present_log(self, key: TopicPartition) -> LogModel | None:
+        """The log of a partition as its files say, also of a broker that does not serve.
+
+        A partition that came back to this broker begins anew, in another folder.
+        """
+        model = self.logs.get(key)
+        partition = None if model is None else self.partition(key)
+        if model is not None and partition is not None:
+            folder = self.node.file_system.find(partition.log.directory)
+            if folder is not model.folder and isinstance(folder, Folder):
+                model = self.logs[key] = self._new_model(key, folder)
+                model.read_all()
+        return model
 
     def partition(self, key: TopicPartition) -> Partition[Log] | None:
         """The replica of a partition while the broker serves, if its log is usable."""
@@ -123,7 +137,8 @@ class NodeChecker:
         partition = self.partition(key)
         if partition is None:
             return
-        end = self.logs[key].end if key in self.logs else 0
+        model = self.present_log(key)
+        end = 0 if model is None else model.end
         high_watermark = partition.high_watermark
         if partition.log.log_end_offset != end:
             raise InvariantError(f"{key}: the log end is {partition.log.log_end_offset}, its files end at {end}")

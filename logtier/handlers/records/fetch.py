@@ -30,6 +30,7 @@ from headwater.logtier.replication.fetch_session import (
 )
 from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from headwater.logtier.replication.partition_reads import Fetched, FetchingFollower, FetchPartition
+from headwater.logtier.replication.throttled_reads import record_answer
 from headwater.logtier.runtime.metrics import TopicTraffic
 from headwater.logtier.runtime.network import Part
 from headwater.logtier.security.operations import AclOperation, ResourceType
@@ -144,6 +145,17 @@ def _throttling(respond: _Respond, session_id: int, context: RequestContext) -> 
     return throttled
 
 
+def _recording(respond: _Respond, wanted: Sequence[FetchPartition], context: RequestContext) -> _Respond:
+    """Respond after what the follower gets of throttled partitions is counted (KIP-73)."""
+
+    def recorded(fetched: Fetched) -> list[Part]:
+        services = context.services
+        record_answer(services.replica_manager.throttles.leader, wanted, fetched, services.clock.monotonic_ms())
+        return respond(fetched)
+
+    return recorded
+
+
 def _fetch(
     wanted: Sequence[FetchPartition],
     respond: _Respond,
@@ -163,7 +175,9 @@ def _fetch(
         reader = None
     elif request_rack := getattr(request, "rack_id", ""):
         wanted = _by_rack(wanted, request_rack, context)
-    if follower is None and services.quotas.is_active and _replica_id(request) == CONSUMER:
+    if follower is not None and services.replica_manager.throttles.leader.is_active:
+        respond = _recording(respond, wanted, context)
+    elif follower is None and services.quotas.is_active and _replica_id(request) == CONSUMER:
         bytes_max = services.quotas.fetch_bytes_max(context.user, context.client_id or "", bytes_max)
         respond = _throttling(respond, session_id, context)
     fetched = services.replica_manager.fetch(

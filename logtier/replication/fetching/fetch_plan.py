@@ -20,8 +20,8 @@ elements, and each may be of another topic. The next requests take the others.""
 
 _EPOCH_MAX: Final = 2**31 - 1
 
-PositionOf = Callable[[FollowedPartition], ReplicaFetchPartition | None]
-"""Returns the position of a partition; None if it cannot be fetched at present."""
+PositionOf = Callable[[FollowedPartition], ReplicaFetchPartition | int | None]
+"""Returns the position of a partition; a pause in ms, or None for one of the usual length, if it cannot be fetched."""
 
 _SessionKey = tuple[UUID, int]
 
@@ -191,10 +191,12 @@ class FetchPlan:
         key = followed.topic_partition
         position = None
         if key not in self._held and key not in self._paused_until_ms:
-            position = position_of(followed)
-            if position is None:
+            found = position_of(followed)
+            if isinstance(found, ReplicaFetchPartition):
+                position = found
+            else:
                 # Such as a log that is not created yet; nothing tells when it is.
-                self._paused_until_ms[key] = now_ms + self._backoff_ms()
+                self._paused_until_ms[key] = now_ms + (self._backoff_ms() if found is None else found)
         if position is None:
             self._forget(followed)
             return False

@@ -14,6 +14,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.fetching.fetch_plan import FetchPlan, PlannedFetch
 from headwater.logtier.replication.fetching.followed_partition import FetchLimits, FollowedPartition
 from headwater.logtier.replication.fetching.follower_logs import AnswerOutcome, FollowerLogs
+from headwater.logtier.replication.replication_throttles import ReplicationThrottle
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 
@@ -61,8 +62,11 @@ class LeaderFetcher:
         logs: FollowerLogs,
         clock: Clock,
         limits: Callable[[], FetchLimits],
+        throttle: ReplicationThrottle,
     ) -> None:
+        """`throttle` is the follower's side of this broker (KIP-73)."""
         self.leader_id = leader_id
+        self._throttle = throttle
         self._purpose = purpose
         self._identity = identity
         self._peers = peers
@@ -117,9 +121,8 @@ class LeaderFetcher:
         """Send one request and apply its answer, or wait until there is something to ask."""
         limits = self._limits()
         self._news.clear()
-        planned = self._plan.next(
-            self._clock.monotonic_ms(), lambda followed: self._logs.position(followed, limits.partition_bytes_max)
-        )
+        now_ms = self._clock.monotonic_ms()
+        planned = self._plan.next(now_ms, lambda followed: self._position(followed, limits.partition_bytes_max, now_ms))
         if planned is None:
             await self._rest()
             return
@@ -141,6 +144,12 @@ class LeaderFetcher:
             self._plan.failed(self._clock.monotonic_ms())
             return
         await self._take(planned, response)
+
+    def _position(self, followed: FollowedPartition, bytes_max: int, now_ms: int) -> ReplicaFetchPartition | int | None:
+        """Return where to fetch a partition; a throttled one out of sync pauses while the quota is exceeded."""
+        if not followed.is_in_sync and (wait_ms := self._throttle.wait_ms(followed.topic_partition, now_ms)):
+            return wait_ms
+        return self._logs.position(followed, bytes_max)
 
     async def _rest(self) -> None:
         wait_ms = self._plan.wait_ms(self._clock.monotonic_ms())
@@ -169,6 +178,7 @@ class LeaderFetcher:
                 out_of_range.append(question)
             else:
                 self._plan_after(outcome, followed)
+            self._throttle.record(followed.topic_partition, len(answer.records), self._clock.monotonic_ms())
             turn_bytes += len(answer.records)
             if turn_bytes >= TURN_BYTES:
                 turn_bytes = 0

@@ -44,6 +44,7 @@ class ReplicaFetchers:
         self._metadata = metadata
         self._clock = clock
         self._config = config
+        self._throttle = replica_manager.throttles.follower
         self._logs = FollowerLogs(replica_manager, clock, lambda: self._limits().backoff_ms, self._settled)
         self._fetchers: dict[_FetcherKey, LeaderFetcher] = {}
         self._followed: dict[TopicPartition, FollowedPartition] = {}
@@ -125,7 +126,7 @@ class ReplicaFetchers:
         if fetcher is None:
             leader_id, purpose = key
             fetcher = self._fetchers[key] = LeaderFetcher(
-                leader_id, purpose, self._identity, self._peers, self._logs, self._clock, self._limits
+                leader_id, purpose, self._identity, self._peers, self._logs, self._clock, self._limits, self._throttle
             )
         return fetcher
 

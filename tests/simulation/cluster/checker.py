@@ -199,7 +199,7 @@ class ClusterChecker:
         checker = self._checkers[broker_id]
         if broker_id in self._unknown or broker_id in self.lacking.get(replicated, ()):
             return None
-        model = checker.logs.get(replicated.topic_partition)
+        model = checker.present_log(replicated.topic_partition)
         current = checker.node.current
         if model is None or (current is not None and not current.is_serving):
             return None
@@ -248,6 +248,9 @@ class ClusterChecker:
         elif state.leader != NO_BROKER:
             # A deposed leader that does not know it: the new one has what it still commits.
             members.add(state.leader)
+        # A replica that was moved away deletes its log, and a leader that does not know it counts what it has fetched
+        # before. The members of the ISR that stay have it, too.
+        members &= {*state.replicas, broker_id}
         holders = {each: self._holds(each, replicated, end, batch) for each in sorted({*members, *state.replicas})}
         # What they had not synced, and have acknowledged, a leader counts that does not know of their removal. It is on
         # the ISR all the same.
@@ -258,7 +261,7 @@ class ClusterChecker:
                     f"{replicated}: the high watermark of leader {broker_id} in epoch {leading.leader_epoch} is "
                     f"{end}, which broker {each} of the ISR {sorted(members)} does not have"
                 )
-        needed = min(self._min_isr, len(state.replicas))
+        needed = min(self._min_isr, state.least_replication_factor)
         if len([each for each, holds in holders.items() if holds is not False]) < needed:
             raise InvariantError(f"{replicated}: {end} is committed on {holders}, needed are {needed} replicas")
 
@@ -307,6 +310,7 @@ class ClusterChecker:
         joined = set(after.isr) - set(after.isr if before is None else before.isr)
         self.lacking.get(replicated, set()).intersection_update(set(after.isr) - joined)
         self._forgetful.get(replicated, set()).difference_update(joined)
+        self._check_removal(change)
         committed = self._committed.get(replicated)
         if committed is None or replicated in self.lost:
             return
@@ -315,6 +319,18 @@ class ClusterChecker:
         for broker_id in sorted(joined | elected):
             if self._holds(broker_id, replicated, committed.end, batch) is False:
                 self._lacks(change, broker_id, committed)
+
+    def _check_removal(self, change: StateChange) -> None:
+        """Of invariant 11: no replica that may be needed is removed, so that what is committed stays on enough."""
+        before, after = change.before, change.after
+        if before is None or after is None:
+            return
+        removed = {*before.isr, *before.elr} - {*after.replicas}
+        if removed and len(after.isr) < min(self._min_isr, len(after.target)):
+            raise InvariantError(
+                f"{change.replicated}: {removed} was removed from too small an ISR: {brief(before)}; "
+                f"then {brief(after)}"
+            )
 
     def _lacks(self, change: StateChange, broker_id: int, committed: _Committed) -> None:
         assert change.after is not None
@@ -379,9 +395,15 @@ class ClusterChecker:
             )
 
     def check_end(self) -> None:
-        """Check that all replicas have the same records."""
+        """Check that all replicas have the same records, and no other broker has a log of the partition."""
         if self.unequal:
             raise InvariantError(f"the logs end at {self.unequal}")
+        for replicated, state in self.metadata.all():
+            for broker_id in {*self._checkers} - {*state.replicas}:
+                if self._checkers[broker_id].partition(replicated.topic_partition) is not None:
+                    raise InvariantError(
+                        f"{replicated}: broker {broker_id} has a log that was moved to {state.replicas}"
+                    )
 
     @property
     def unequal(self) -> dict[str, dict[int, int]]:
@@ -440,7 +462,7 @@ class ClusterChecker:
 
     @property
     def not_in_sync(self) -> list[str]:
-        """The partitions without a leader, or without a full ISR of replicas that are there.
+        """The partitions without a leader, without a full ISR of replicas that are there, or with a reassignment.
 
         A broker that has just lost power is in the ISR until its session ends.
         """
@@ -448,6 +470,7 @@ class ClusterChecker:
             f"{replicated}: {brief(state)}"
             for replicated, state in self.metadata.all()
             if state.leader == NO_BROKER
+            or state.reassignment is not None
             or len(state.isr) < len(state.replicas)
             or any(self._checkers[each].partition(replicated.topic_partition) is None for each in state.replicas)
         ]

@@ -27,9 +27,10 @@ def brief(state: PartitionImage | None) -> str:
     if state is None:
         return "none"
     recovering = ", recovering" if state.is_recovering else ""
+    moving = f", adding {[*c.adding]} removing {[*c.removing]}" if (c := state.reassignment) is not None else ""
     return (
         f"leader {state.leader} epoch {state.leader_epoch}/{state.partition_epoch} ISR {[*state.isr]} "
-        f"ELR {[*state.elr]} last {state.last_known_leader} of {[*state.replicas]}{recovering}"
+        f"ELR {[*state.elr]} last {state.last_known_leader} of {[*state.replicas]}{moving}{recovering}"
     )
 
 
@@ -113,8 +114,10 @@ def _check(change: StateChange) -> None:
     if after.leader != before.leader and after.leader_epoch == before.leader_epoch:
         raise InvariantError(f"{replicated}: two leaders in one epoch: {brief(before)}; then {brief(after)}")
     if change.is_election and not after.is_recovering:
-        eligible = {*before.isr, *before.elr, *after.isr}
-        if after.leader not in ({*before.isr, *before.elr} or eligible):
+        eligible = {*before.isr, *before.elr} or {*after.isr}
+        if before.reassignment is not None and after.reassignment is None:
+            eligible |= {*after.isr}  # the change that brings a replica into the ISR may make it the leader
+        if after.leader not in eligible:
             raise InvariantError(
                 f"{replicated}: broker {after.leader} was elected out of the ISR: {brief(before)}; then {brief(after)}"
             )

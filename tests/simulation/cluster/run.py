@@ -8,13 +8,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.simulation.checker import NodeChecker
 from tests.simulation.clients import CLIENTS, CLIENTS_ADDRESS, Brokers, Client, create_topic
 from tests.simulation.cluster.checker import ClusterChecker
+from tests.simulation.cluster.deletions import TOPIC as FLEETING_TOPIC
 from tests.simulation.cluster.deletions import TopicRemaker
 from tests.simulation.cluster.faults import CLUSTER_KINDS, ClusterFaults
 from tests.simulation.cluster.power import PowerLosses
+from tests.simulation.cluster.reassigner import Reassigner
 from tests.simulation.cluster.session_checker import SessionChecker, observed_serving
 from tests.simulation.cluster.watermarks import observed_watermarks
 from tests.simulation.consumer_members import MEMBER_CONFIGS, ConsumerMember, Ownership
@@ -43,6 +46,7 @@ FULL_ISR_S = 60.0
 TIMEOUT_MS = 5_000
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
 LOSSY_PARTITIONS = [TopicPartition(LOSSY_TOPIC, index) for index in range(2)]
+STATE_TOPIC_PARTITIONS = [TopicPartition(topic, index) for topic in sorted(INTERNAL_TOPICS) for index in range(2)]
 TRANSACTIONAL_PARTITIONS = [TopicPartition(TRANSACTIONAL_TOPIC, index) for index in range(3)]
 PRODUCERS, CONSUMERS, MEMBERS, TRANSACTORS = 3, 2, 2, 2
 
@@ -113,9 +117,13 @@ class _ClusterRun:
         )
         workers.append(committed)
         clients = [asyncio.create_task(worker.run()) for worker in workers]
+        reassigner = self._reassigner(brokers)
+        reassigning = asyncio.create_task(reassigner.run())
         faults = asyncio.create_task(cluster_faults.apply(self.faults))
-        await until(faults, [*running, *clients])
-        await until(asyncio.create_task(asyncio.sleep(AFTERWARDS_S)), [*running, *clients])
+        await until(faults, [*running, *clients, reassigning])
+        await until(asyncio.create_task(asyncio.sleep(AFTERWARDS_S)), [*running, *clients, reassigning])
+        reassigner.is_ending = True
+        await until(reassigning, [*running, *clients])
         full = asyncio.create_task(self._full_isrs(checker))
         await until(full, [*running, *clients])
         await until(asyncio.create_task(self._settled(workers)), [*running, *clients])
@@ -194,6 +202,19 @@ class _ClusterRun:
         ]
         return [*workers, *consumers, *members, *consumer_members, *transactors], consumers
 
+    def _reassigner(self, brokers: Brokers) -> Reassigner:
+        partitions = [*PARTITIONS, *LOSSY_PARTITIONS, *TRANSACTIONAL_PARTITIONS, *STATE_TOPIC_PARTITIONS]
+        partitions.append(TopicPartition(FLEETING_TOPIC, 0))  # deleted in the middle
+        return Reassigner(
+            "reassigner",
+            brokers,
+            self.history,
+            self._draw(),
+            partitions,
+            broker_ids=range(1, self.brokers + 1),
+            factors=(MIN_ISR, REPLICATION_FACTOR),
+        )
+
     @staticmethod
     async def _settled(workers: Sequence[RunningWorker]) -> None:
         """After the last fault all groups become stable."""
@@ -215,7 +236,7 @@ class _ClusterRun:
         raise InvariantError(f"{SETTLE_S} s after the last transaction: {checker.open_transactions}")
 
     async def _full_isrs(self, checker: ClusterChecker) -> None:
-        """After the last fault every partition gets its leader and its ISR back."""
+        """After the last fault every partition gets its leader and its ISR back, and every reassignment ends."""
         for _ in range(int(FULL_ISR_S * 10)):
             if not checker.not_in_sync:
                 return

@@ -198,6 +198,31 @@ def every_epoch_ends_at_the_log_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "end_of_epoch", end)
 
 
+def added_replicas_count_as_in_sync(patch: pytest.MonkeyPatch) -> None:
+    """A reassignment ends before they have copied the partition."""
+    complete = PartitionDraft._complete
+
+    def at_once(self: PartitionDraft) -> None:
+        if self._reassignment is not None and self._leader >= 0:
+            isr = {*self._isr, *self._reassignment.adding}
+            self._isr = tuple(each for each in self._replicas if each in isr)
+        complete(self)
+
+    patch.setattr(PartitionDraft, "_complete", at_once)
+
+
+def a_reassignment_leaves_one_replica_in_sync(patch: pytest.MonkeyPatch) -> None:
+    """As Kafka's: what was acknowledged on the minimum of replicas is on one."""
+    complete = PartitionDraft._complete
+
+    def with_one(self: PartitionDraft) -> None:
+        minimum, self._min_insync_replicas = self._min_insync_replicas, 1
+        complete(self)
+        self._min_insync_replicas = minimum
+
+    patch.setattr(PartitionDraft, "_complete", with_one)
+
+
 #: What the checks say of each, and a seed of which they say it.
 PLANTS: dict[Plant, tuple[str, int]] = {
     acknowledged_when_appended: ("was acknowledged, the high watermark was", 1),
@@ -217,6 +242,8 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     a_broker_whose_session_ended_stays_away: ("TimeoutError", 1),
     an_epoch_without_records_is_never_forgotten: ("after the last fault", 1),
     every_epoch_ends_at_the_log_end: ("logs differ", 14),
+    added_replicas_count_as_in_sync: ("lacks what is committed", 1),
+    a_reassignment_leaves_one_replica_in_sync: ("was removed from too small an ISR", 1),
 }
 #: They take a second and more.
 SLOW: set[Plant] = {
@@ -231,6 +258,8 @@ SLOW: set[Plant] = {
     a_broker_whose_session_ended_stays_away,
     an_epoch_without_records_is_never_forgotten,
     every_epoch_ends_at_the_log_end,
+    added_replicas_count_as_in_sync,
+    a_reassignment_leaves_one_replica_in_sync,
 }
 #: Faults of a plant that few of all kinds of faults bring to light.
 KINDS: dict[Plant, list[str]] = {a_broker_keeps_its_place_after_a_power_loss: ["crash", "power_loss", "crash_all"]}

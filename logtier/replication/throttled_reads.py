@@ -1,0 +1,39 @@
+"""What the leader's quota leaves of a follower's fetch, and what of the answer counts (KIP-73)."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from headwater.logtier.protocol.fetch_response import FetchedPartition
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.partition_reads import FetchPartition
+from headwater.logtier.replication.replication_throttles import ReplicationThrottle
+
+
+def throttled_fetch(
+    throttle: ReplicationThrottle,
+    wanted: Sequence[FetchPartition],
+    follower_id: int,
+    isr_of: Callable[[TopicPartition], Collection[int]],
+    now_ms: int,
+) -> Sequence[FetchPartition]:
+    """Return what of a follower's fetch the leader's quota permits: other partitions are as they were.
+
+    A throttled partition out of the follower's ISR gets at most the allowance, and nothing while the quota is exceeded.
+    """
+    if not throttle.is_active:
+        return wanted
+    allowance = throttle.allowance(now_ms)
+    permitted = []
+    for each in wanted:
+        key = each.topic_partition
+        if throttle.is_throttled(key) and follower_id not in isr_of(key):
+            each = each._replace(bytes_max=min(each.bytes_max, allowance), is_throttled=not allowance)
+        permitted.append(each)
+    return permitted
+
+
+def record_answer(
+    throttle: ReplicationThrottle, wanted: Iterable[FetchPartition], fetched: Iterable[FetchedPartition], now_ms: int
+) -> None:
+    """Count what a follower gets of throttled partitions."""
+    for each, found in zip(wanted, fetched, strict=True):
+        throttle.record(each.topic_partition, found.size, now_ms)

@@ -1,0 +1,196 @@
+"""KIP-73: replicas that are moved take no more than their rate, and those in sync are never held up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.config.definition import LONG_MAX
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.quota.replication_quota import ReplicationQuota
+from headwater.logtier.replication.partition_reads import FetchingFollower, FetchPartition
+from headwater.logtier.replication.replication_throttles import ReplicationThrottle, ReplicationThrottles
+from headwater.logtier.replication.throttled_reads import record_answer
+from tests.unit.replication.replicated_node import OK, P0, P1, Make, ReplicatedNode, run
+from tests.unit.replication.test_fetch_plan import plan_of, planned
+from tests.unit.state_topic.surroundings import settle
+
+RATE = 1_000
+
+
+# ---- the quota ----
+
+
+@given(st.integers(1, 5_000), st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 20_000)), max_size=30))
+def test_what_is_replicated_is_at_most_the_rate_a_burst_and_one_answer(
+    rate: int, answers: list[tuple[int, int]]
+) -> None:
+    quota = ReplicationQuota()
+    quota.change_rate(rate, 0)
+    now_ms = sent = largest = 0
+    for pause_ms, size in answers:
+        now_ms += pause_ms
+        if quota.allowance(now_ms):
+            assert quota.wait_ms(now_ms) == 0
+            quota.record(size, now_ms)
+            sent, largest = sent + size, max(largest, size)
+        else:
+            assert 0 < quota.wait_ms(now_ms) <= 1_000
+    assert sent <= rate * now_ms / 1_000 + rate + largest
+
+
+def test_a_rate_of_zero_halts_and_the_greatest_one_permits_all() -> None:
+    quota = ReplicationQuota()
+    quota.change_rate(0, 5)
+    assert (quota.allowance(9_000), quota.wait_ms(9_000)) == (0, 1_000)
+    quota.change_rate(LONG_MAX, 9_000)
+    assert quota.allowance(9_000) == LONG_MAX
+    quota.record(1 << 40, 9_000)
+    assert not quota.wait_ms(9_000)
+
+
+def test_a_higher_rate_pays_back_an_overdraft_sooner() -> None:
+    quota = ReplicationQuota()
+    quota.change_rate(10, 0)
+    quota.record(10_010, 0)
+    assert quota.wait_ms(0) == 1_000
+    quota.change_rate(100_000, 0)
+    assert quota.wait_ms(0) == 101
+    quota.change_rate(5, 10_000)
+    assert quota.allowance(10_000) == 5
+
+
+# ---- which replicas ----
+
+
+@pytest.mark.parametrize(
+    ("entries", "throttled"),
+    [((), []), (("*",), [0, 1, 2]), (("0:1", "1:2", "2:1", "2:3"), [0, 2]), (("1:2",), [])],
+)
+def test_only_the_named_replicas_of_this_broker_are_throttled(entries: tuple[str, ...], throttled: list[int]) -> None:
+    throttle = ReplicationThrottle(1)
+    throttle.configure("t", entries)
+    assert [each for each in range(3) if throttle.is_throttled(TopicPartition("t", each))] == throttled
+    assert not throttle.is_throttled(TopicPartition("u", 0))
+
+
+def test_leaders_and_followers_have_replicas_and_rates_of_their_own() -> None:
+    throttles = ReplicationThrottles(1)
+    throttles.configure("t", TopicConfig(leader_replication_throttled_replicas=("0:1",)))
+    active: list[tuple[bool, bool]] = []
+    throttles.change_rates(LONG_MAX, RATE, 0)
+    active.append((throttles.leader.is_active, throttles.follower.is_active))
+    throttles.change_rates(RATE, RATE, 0)
+    active.append((throttles.leader.is_active, throttles.follower.is_active))
+    throttles.forget("t")
+    active.append((throttles.leader.is_active, throttles.follower.is_active))
+    assert active == [(False, False), (True, False), (False, False)]
+
+
+# ---- the leader ----
+
+
+def leader(make: Make, isr: tuple[int, ...] = (1, 2)) -> ReplicatedNode:
+    """Of partition 0 all replicas are throttled; its log has more than a second of the rate."""
+    node = make(leader_replication_throttled_replicas="0:1")
+    node.start(isr=isr)
+    node.replicas.throttles.change_rates(RATE, LONG_MAX, 0)
+    for _ in range(30):
+        node.append()
+        node.append(P1)
+    return node
+
+
+def fetch(node: ReplicatedNode, follower: int, offset: int = 0, wait_ms: int = 0, bytes_min: int = 1) -> Any:
+    wanted = [FetchPartition(key, None, offset, 100_000, is_of_replica=True) for key in (P0, P1)]
+    fetched = node.replicas.fetch(
+        wanted,
+        bytes_max=1_000_000,
+        bytes_min=bytes_min,
+        wait_ms_max=wait_ms,
+        follower=FetchingFollower(follower, 10 + follower),
+    )
+    if isinstance(fetched, list):
+        now_ms = node.clock.monotonic_ms()
+        record_answer(node.replicas.throttles.leader, wanted, fetched, now_ms)
+    return fetched
+
+
+def sizes(fetched: Any) -> list[int]:
+    assert [each.error_code for each in fetched] == [OK, OK]
+    return [each.size for each in fetched]
+
+
+def test_a_follower_out_of_sync_gets_the_rate_and_other_partitions_whole(make: Make) -> None:
+    node = leader(make)
+    whole = node.partition().log.size_bytes
+    first, other = sizes(fetch(node, 3))
+    assert 0 < first <= RATE < whole
+    assert other == whole
+    while node.replicas.throttles.leader.allowance(node.clock.monotonic_ms()):
+        fetch(node, 3)
+    nothing, other = sizes(fetch(node, 3))
+    assert (nothing, other) == (0, whole)
+    node.clock.ms += 1_000
+    assert sizes(fetch(node, 3))[0] > 0
+
+
+def test_a_follower_in_sync_is_not_held_up_and_counts(make: Make) -> None:
+    node = leader(make)
+    whole = node.partition().log.size_bytes
+    assert sizes(fetch(node, 2)) == [whole, whole]
+    assert sizes(fetch(node, 3)) == [0, whole]
+    assert sizes(fetch(node, 2)) == [whole, whole]
+
+
+@pytest.mark.parametrize("bytes_min", [1, 2])
+def test_a_throttled_follower_is_heard_and_waits_without_being_woken_by_what_it_may_not_get(
+    make: Make, bytes_min: int
+) -> None:
+    async def scenario() -> None:
+        node = leader(make)
+        node.replicas.throttles.change_rates(0, LONG_MAX, 0)
+        waiting = fetch(node, 3, offset=30, wait_ms=60_000, bytes_min=bytes_min)
+        assert not isinstance(waiting, list)
+        node.append()
+        await settle()
+        assert not waiting.done()
+        node.append(P1)
+        nothing, other = sizes(await asyncio.wait_for(waiting, 30))
+        assert nothing == 0
+        assert other > 0
+        known = node.partition()._followers[3]
+        assert known.log_end_offset == 30
+        error = fetch(node, 3, offset=31, wait_ms=60_000, bytes_min=bytes_min)
+        node.change(leader=2, leader_epoch=1)
+        assert {each.error_code for each in await asyncio.wait_for(error, 30)} != {OK}
+
+    run(scenario)
+
+
+# ---- the follower ----
+
+
+def test_a_partition_pauses_as_long_as_it_is_told() -> None:
+    plan, logs, _ = plan_of(TopicPartition("a", 0))
+    assert plan.next(0, lambda _: 300) is None
+    assert plan.wait_ms(0) == 300
+    assert len(planned(plan, logs, 300).positions) == 1
+
+
+def test_a_replica_out_of_sync_waits_while_the_rate_is_exceeded() -> None:
+    throttle = ReplicationThrottle(1)
+    throttle.configure("flights", ("0:1",))
+    assert throttle.wait_ms(P0, 0) == 0
+    throttle.change_rate(RATE, 0)
+    assert throttle.wait_ms(P0, 0) == 0
+    throttle.record(P1, 50_000, 0)
+    assert throttle.wait_ms(P0, 0) == 0
+    throttle.record(P0, RATE + 500, 0)
+    assert throttle.wait_ms(P0, 0) == 501
+    assert throttle.wait_ms(P1, 0) == 0
