@@ -23,8 +23,8 @@ def is_log_of_replica(broker_id: int, topic: TopicImage | None, index: int, log:
 def is_moved_away(broker_id: int, topic: TopicImage | None, index: int, log: Log) -> bool:
     """Whether a log may be deleted because the replicas of its partition are on other brokers now.
 
-    The metadata must know the topic by its id, and be newer than the log: what an old copy of them says deletes nothing.
-    A replica leaves in a new leader epoch, and a log with records of that epoch is of a replica that was assigned again.
+    The metadata must know the topic by its id, and be newer than the log: an old copy of them deletes nothing. A
+    replica leaves in a new leader epoch, and a log with records of that epoch is of a replica assigned again.
     """
     if topic is None or log.topic_id != topic.topic_id or index >= len(topic.partitions):
         return False
