@@ -29,8 +29,8 @@ class PartitionDraft:
 
     Invariants: the ISR and the ELR are disjoint subsets of the replicas; a leader is a member of the ISR; the ELR is
     empty while the ISR has the effective minimum of members. All changes of a draft are one change of the partition:
-    the partition epoch grows by one, and by one the leader epoch if there was an election. A replica that is removed
-    while it may be needed stays until the ISR has the effective minimum of members without it.
+    the partition epoch grows by one, and by one the leader epoch if there was an election or a replica left. A replica
+    that is removed while it may be needed stays until the ISR has the effective minimum of members without it.
     """
 
     def __init__(self, partition: PartitionImage, min_insync_replicas: int, candidates: Candidates) -> None:
@@ -121,10 +121,12 @@ class PartitionDraft:
         """Return the new state; the state before if nothing has changed."""
         self._complete()
         before = self._before
-        leader_epoch = before.leader_epoch + 1 if self._is_elected else before.leader_epoch
+        # A replica that left deletes its log. Assigned again, it must not join the ISR by a fetch from before that: the
+        # leader refuses a fetch in an older epoch, and the broker knows the new one only with its removal.
+        is_new_epoch = self._is_elected or not {*before.replicas}.issubset(self._replicas)
         after = PartitionImage(
             self._leader,
-            leader_epoch,
+            before.leader_epoch + is_new_epoch,
             before.partition_epoch,
             self._replicas,
             self._isr,

@@ -23,12 +23,13 @@ def is_log_of_replica(broker_id: int, topic: TopicImage | None, index: int, log:
 def is_moved_away(broker_id: int, topic: TopicImage | None, index: int, log: Log) -> bool:
     """Whether a log may be deleted because the replicas of its partition are on other brokers now.
 
-    The metadata must know the topic by its id, and be as new as the log: what an old copy of them says deletes nothing.
+    The metadata must know the topic by its id, and be newer than the log: what an old copy of them says deletes
+    nothing. A replica leaves in a new leader epoch: a log with records of that epoch was assigned again.
     """
     if topic is None or log.topic_id != topic.topic_id or index >= len(topic.partitions):
         return False
     state = topic.partitions[index]
-    return broker_id not in state.replicas and log.leader_epochs.latest <= state.leader_epoch
+    return broker_id not in state.replicas and log.leader_epochs.latest < state.leader_epoch
 
 
 def replicas_of(broker_id: int, image: MetadataImage) -> Iterator[TopicPartition]:

@@ -18,7 +18,11 @@ from headwater.logtier.metadata.topic_nodes import (
     encode_chunk,
     first_partition_state,
 )
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.partition import Partition
 from tests.example_counts import examples
+from tests.unit.replication.fake_partition_log import FakePartitionLog
 
 FULL = PartitionImage(leader=1, leader_epoch=5, partition_epoch=7, replicas=(1, 2, 3), isr=(1, 2, 3))
 MIN_ISR = 2
@@ -81,13 +85,34 @@ def test_a_partition_has_old_and_new_replicas_until_the_new_ones_are_in_sync() -
     assert in_sync(one, 1, 2, 3, 4, 5) == PartitionImage(4, 6, 10, (4, 5, 2), (4, 5, 2))
 
 
-def test_a_leader_that_stays_leads_on_in_its_epoch() -> None:
-    assert in_sync(reassign(FULL, 4, 1, 2), 1, 2, 3, 4) == PartitionImage(1, 5, 9, (4, 1, 2), (4, 1, 2))
+def test_a_leader_that_stays_leads_on() -> None:
+    moving = reassign(FULL, 4, 1, 2)
+    assert moving.leader_epoch == 5
+    assert in_sync(moving, 1, 2, 3, 4) == PartitionImage(1, 6, 9, (4, 1, 2), (4, 1, 2))
+    added = in_sync(reassign(FULL, 1, 2, 3, 4), 1, 2, 3, 4)
+    assert added == PartitionImage(1, 5, 9, (1, 2, 3, 4), (1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("target", [(1, 2, 4), (1, 2)], ids=["one that was added", "one that was there"])
+def test_a_replica_that_left_and_is_back_cannot_join_the_isr_by_a_fetch_from_before(target: tuple[int, ...]) -> None:
+    """Its broker knows nothing of both changes yet: it fetches at the end of the log that the first one deletes."""
+    before = reassign(FULL, 1, 2, 3, 4) if 4 in target else FULL
+    gone = reassign(before, 1, 2, 3) if 4 in target else reassign(before, 1, 2)
+    back = reassign(gone, *before.replicas)
+    assert back.replicas == before.replicas
+    leader = Partition(TopicPartition("t", 0), 1, FakePartitionLog(), lag_ms_max=30_000)
+    live = dict.fromkeys(BROKERS, 7)
+    leader.leadership(before, live, 0)
+    leader.check_leader(before.leader_epoch)
+    leader.leadership(back, live, 0)
+    with pytest.raises(KafkaError) as refused:
+        leader.check_leader(before.leader_epoch)
+    assert refused.value.code is ErrorCode.fenced_leader_epoch
 
 
 def test_replicas_that_are_only_reordered_or_removed_change_at_once() -> None:
     assert reassign(FULL, 3, 1, 2) == replace(FULL, partition_epoch=8, replicas=(3, 1, 2), isr=(3, 1, 2))
-    assert reassign(FULL, 1, 3) == PartitionImage(1, 5, 8, (1, 3), (1, 3))
+    assert reassign(FULL, 1, 3) == PartitionImage(1, 6, 8, (1, 3), (1, 3))
     assert reassign(FULL, 3, 2) == PartitionImage(3, 6, 8, (3, 2), (3, 2))
     assert reassign(FULL, 1, 2, 3) is FULL
 
@@ -120,7 +145,7 @@ def test_the_minimum_isr_of_a_single_replica_that_is_moved_is_one() -> None:
 def test_a_replaced_reassignment_drops_what_it_has_begun_and_keeps_what_is_in_sync() -> None:
     begun = in_sync(reassign(FULL, 4, 5, 2), 1, 2, 3, 4)
     replaced = reassign(begun, 1, 2, 3)
-    assert replaced == replace(FULL, partition_epoch=10)
+    assert replaced == replace(FULL, leader_epoch=6, partition_epoch=10)
     brokers = Brokers()
     weak = lose(begun, 2, 3, brokers=brokers)  # brokers 1 and 4 alone have what is acknowledged from now on
     other = reassign(weak, 1, 5, brokers=brokers)
@@ -281,7 +306,7 @@ class Replicas:
         changed = state is not before
         assert state.partition_epoch == before.partition_epoch + changed
         assert state.leader_epoch - before.leader_epoch in ((0, 1) if changed else (0,))
-        if state.leader != before.leader:
+        if state.leader != before.leader or set(before.replicas) - set(state.replicas):
             assert state.leader_epoch > before.leader_epoch
         if (moving := state.reassignment) is not None and state.leader != NO_BROKER:
             staying = set(state.isr) - set(moving.removing)

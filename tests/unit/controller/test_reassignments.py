@@ -87,7 +87,7 @@ def test_a_reassignment_begins_and_is_repeated_without_a_change() -> None:
 
 
 def test_a_cancellation_goes_back_to_the_former_replicas() -> None:
-    assert ask(MOVING, None) == PartitionImage(1, 5, 9, (1, 2, 3), (1, 2, 3))
+    assert ask(MOVING, None) == PartitionImage(1, 6, 9, (1, 2, 3), (1, 2, 3))
 
 
 def test_a_reassignment_is_replaced() -> None:
@@ -164,10 +164,19 @@ def test_the_isr_change_that_brings_the_last_replica_ends_the_reassignment_and_m
     assert state == PartitionImage(4, 6, 9, (4, 5), (4, 5))
 
 
-def test_a_leader_that_stays_is_told_the_isr_without_the_removed_replicas() -> None:
+def test_a_leader_that_stays_waits_for_the_epoch_without_the_removed_replicas() -> None:
     moving = PartitionImage(1, 5, 8, (1, 4, 2, 3), (1, 2, 3), reassignment=Reassignment((4,), (2, 3), (1, 2, 3)))
     asked = PartitionAlteration(TOPIC_ID, 0, 5, 8, ((1, -1), (2, -1), (3, -1), (4, -1)))
-    [result] = plan_alter_partitions(image_of(moving), 1, [asked], lambda _: 2, Brokers()).results
+    image = image_of(moving)
+    plan = plan_alter_partitions(image, 1, [asked], lambda _: 2, Brokers())
+    assert [result.error_code for result in plan.results] == [ErrorCode.new_leader_elected]
+    assert after(image, plan.operations) == (PartitionImage(1, 6, 9, (1, 4), (1, 4)),)
+
+
+def test_a_leader_is_told_the_isr_that_ends_a_reassignment_which_only_adds() -> None:
+    growing = PartitionImage(1, 5, 8, (1, 4), (1,), reassignment=Reassignment((4,), (), (1,)))
+    asked = PartitionAlteration(TOPIC_ID, 0, 5, 8, ((1, -1), (4, -1)))
+    [result] = plan_alter_partitions(image_of(growing), 1, [asked], lambda _: 2, Brokers()).results
     assert result.state == PartitionImage(1, 5, 9, (1, 4), (1, 4))
 
 
@@ -185,13 +194,13 @@ def test_a_reassignment_that_waited_for_the_minimum_isr_ends_when_the_minimum_is
     waiting = PartitionImage(1, 5, 9, (1, 2, 3), (1, 3), reassignment=Reassignment((), (3,), (1, 2, 3)))
     image = image_of(waiting)
     assert plan_completions(image, Brokers(), lambda _: 2) == []
-    assert after(image, plan_lower_min_isr(image, lambda _: 1)) == (PartitionImage(1, 5, 10, (1, 2), (1,)),)
+    assert after(image, plan_lower_min_isr(image, lambda _: 1)) == (PartitionImage(1, 6, 10, (1, 2), (1,)),)
 
 
 def test_a_partition_without_a_leader_can_be_cancelled_unless_an_added_replica_may_lead_it() -> None:
     change = Reassignment((4,), (), (1,))
     lost = PartitionImage(NO_BROKER, 6, 9, (1, 4), (), elr=(1,), last_known_leader=1, reassignment=change)
     cancelled = ask(lost, None)
-    assert cancelled == PartitionImage(NO_BROKER, 6, 10, (1,), (), elr=(1,), last_known_leader=1)
+    assert cancelled == PartitionImage(NO_BROKER, 7, 10, (1,), (), elr=(1,), last_known_leader=1)
     taken = PartitionImage(NO_BROKER, 6, 9, (1, 4), (), elr=(4,), last_known_leader=4, reassignment=change)
     assert ask(taken, None) is ErrorCode.invalid_replica_assignment
