@@ -80,7 +80,7 @@ def plan_alter_partitions(
 
 
 def _result(asked: PartitionAlteration, decided: PartitionImage) -> AlterationResult:
-    """Return the new state. After the end of a reassignment the leader, still this one or not, waits for its epoch."""
+    """Return the new state. At the end of a reassignment the leader, which may stay, waits for the new epoch."""
     if decided.leader_epoch != asked.leader_epoch:
         return AlterationResult(asked.topic_id, asked.partition, ErrorCode.new_leader_elected)
     return AlterationResult(asked.topic_id, asked.partition, state=decided)

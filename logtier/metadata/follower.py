@@ -79,9 +79,13 @@ class MetadataFollower:
     async def start(self) -> None:
         """Read the store, publish its image, and follow its changes from then on.
 
+        The image has all changes that were confirmed before, and so those that this broker has applied in an earlier
+        run: by what is older, it would delete the log of a partition that was assigned to it again.
+
         Raises:
             CorruptNodeError: A node has data that this version cannot read.
         """
+        await self._store.sync()  # a server of a quorum may be behind
         self._applied, image = await self._read()
         self.cache.publish(image)
         self._task = asyncio.create_task(self._run())

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.partition_metadata import NO_TOPIC_ID
 from headwater.logtier.metadata.image import MetadataImage, TopicImage
+from headwater.logtier.metadata.topic_nodes import PartitionImage
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 
@@ -12,19 +13,25 @@ def is_log_of_replica(broker_id: int, topic: TopicImage | None, index: int, log:
     """Whether a log on disk is a broker's replica of a partition."""
     if topic is None or index >= len(topic.partitions):
         return False
-    replicas = topic.partitions[index].replicas
-    if broker_id not in replicas:
+    state = topic.partitions[index]
+    if broker_id not in state.replicas:
         return False
     # A power loss may take the file with the id, and leave records of an earlier topic of that name: replicas of
     # the partition would differ without an epoch or an offset that tells. The others have the records.
-    return log.topic_id == topic.topic_id or (log.topic_id == NO_TOPIC_ID and len(replicas) == 1)
+    return log.topic_id == topic.topic_id or (log.topic_id == NO_TOPIC_ID and _is_only_replica(broker_id, state))
+
+
+def _is_only_replica(broker_id: int, state: PartitionImage) -> bool:
+    """Whether no other replica has all records: one that is added to a single one has not, until it is in sync."""
+    former = state.replicas if state.reassignment is None else state.reassignment.former
+    return former == (broker_id,) and {broker_id}.issuperset((*state.isr, *state.elr))
 
 
 def is_moved_away(broker_id: int, topic: TopicImage | None, index: int, log: Log) -> bool:
     """Whether a log may be deleted because the replicas of its partition are on other brokers now.
 
-    The metadata must know the topic by its id, and be newer than the log: an old copy of them deletes nothing. A
-    replica leaves in a new leader epoch, and a log with records of that epoch is of a replica assigned again.
+    The metadata must know the topic by its id, and be newer than the log: what an old copy of them says deletes
+    nothing. A replica leaves in a new leader epoch: a log with records of that epoch was assigned again.
     """
     if topic is None or log.topic_id != topic.topic_id or index >= len(topic.partitions):
         return False

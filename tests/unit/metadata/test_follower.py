@@ -20,6 +20,7 @@ from headwater.logtier.metadata.change_list import (
     CHANGE_BYTES_MAX,
     CHANGES_MAX,
     ChangesTrimmedError,
+    FindPaths,
     MetadataChange,
     RecentChanges,
 )
@@ -41,6 +42,19 @@ class FailingStore(LocalMetadataStore):
         if self.failures:
             raise self.failures.pop(0)
         return found
+
+
+class LaggingStore(LocalMetadataStore):
+    """A server of a quorum that shows what was confirmed before its connection only after a sync."""
+
+    shown: tuple[int, dict[str, bytes]] | None = None
+
+    async def sync(self) -> None:
+        await super().sync()
+        self.shown = None
+
+    async def snapshot(self, find_paths: FindPaths) -> tuple[int, dict[str, bytes]]:
+        return await super().snapshot(find_paths) if self.shown is None else self.shown
 
 
 class World:
@@ -74,6 +88,26 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]], failures:
             await store.close()
 
     asyncio.run(main())
+
+
+def test_the_first_image_has_all_that_was_confirmed_before_the_start(tmp_path: Path) -> None:
+    """By an older one a broker would delete the log of a partition that left it, and was assigned to it again."""
+
+    async def scenario() -> None:
+        store = LaggingStore(str(tmp_path), RealDisk())
+        await store.start()
+        await store.multi([Create(path, b"") for path in paths.PERSISTENT_PARENTS])
+        world = World(store)
+        store.shown = (store.end_offset, {})
+        await world.add_topic("t")
+        await world.follower.start()
+        try:
+            assert [*world.cache.image.topics] == ["t"]
+        finally:
+            await world.follower.stop()
+            await store.close()
+
+    asyncio.run(scenario())
 
 
 def test_changes_are_applied_one_by_one_in_their_order(tmp_path: Path) -> None:

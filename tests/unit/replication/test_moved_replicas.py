@@ -81,6 +81,23 @@ def test_a_start_deletes_the_logs_of_partitions_that_were_moved_meanwhile(
     assert ("it is kept as" in caplog.text) != is_deleted
 
 
+@pytest.mark.parametrize(("isr", "is_kept"), [((1,), True), ((2,), False)], ids=["alone in sync", "another in sync"])
+def test_a_single_replica_that_is_moved_keeps_its_log_without_a_topic_id(
+    isr: tuple[int, ...], is_kept: bool, make: Make, tmp_path: Path
+) -> None:
+    """A power loss may take the file with the id: an empty log would lead, and the added replica be cut to it."""
+    node = make()
+    node.start(replicas=(1,), isr=(1,))
+    node.append()
+    node.close()
+    for path in tmp_path.rglob("partition.metadata"):
+        path.unlink()
+    again = make()
+    again.image = again._with(PartitionImage(isr[0], 1, 8, (2, 1), isr, reassignment=Reassignment((2,), (1,), (1,))))
+    again.replicas.start(again.image)
+    assert again.partition(P0).log.log_end_offset == int(is_kept)
+
+
 def test_a_running_broker_keeps_the_files_of_a_log_that_is_ahead_of_the_metadata(make: Make, caplog: Any) -> None:
     node = make()
     node.start(replicas=(1,), isr=(1,), epoch=4)
