@@ -20,6 +20,10 @@ from headwater.logtier.protocol.messages import to_timedelta
 TIMEOUT_MS: Final = 15_000
 """Time limit of all attempts: clients wait for the answer, and have time to ask again within request.timeout.ms."""
 
+CREATE_TIMEOUT_MS: Final = 3_000
+"""The same for topics. A client asks for one by Metadata, on a connection on which it produces to others: they must not
+wait as long as there is no controller."""
+
 IMAGE_TIMEOUT_S: Final = 5.0
 """Time limit of the wait until this broker's image has a created topic. The controller has it by then, and the others
 follow within milliseconds, unless this broker is cut off from the metadata store."""
@@ -73,7 +77,7 @@ class RemoteChanges:
     async def _created(self, topics: Sequence[NewTopic]) -> dict[str, TopicResult]:
         request = _create_topics_request(topics)
         try:
-            response = await self._channel.call(lambda: request, _error_of_any, timeout_ms=TIMEOUT_MS)
+            response = await self._channel.call(lambda: request, _error_of_any, timeout_ms=CREATE_TIMEOUT_MS)
         except ClientError as error:
             failure = KafkaError(ErrorCode.request_timed_out, f"The controller did not answer: {error}")
             return {topic.name: TopicResult(topic.name, failure) for topic in topics}
@@ -131,7 +135,7 @@ def _create_topics_request(topics: Sequence[NewTopic]) -> Request[Any]:
                 }
                 for topic in topics
             ),
-            "timeout": to_timedelta(TIMEOUT_MS),
+            "timeout": to_timedelta(CREATE_TIMEOUT_MS),
             "validate_only": False,
         },
     )

@@ -15,7 +15,7 @@ from headwater.logtier.replication.partition_instructions import (
     IsrBelowMinimum,
     IsrDecision,
     IsrMember,
-    LeadershipFence,
+    LeaderFence,
     LeadershipMoved,
     LowWatermarkMoved,
     ProposeIsr,
@@ -105,7 +105,7 @@ class Partition(Generic[LogT]):
         self.leader_id = NO_LEADER
         #: The leader in the metadata.
         self._stored_leader_id = NO_LEADER
-        self._fences = LeadershipFence(0)
+        self._fences = LeaderFence(0)
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
@@ -165,7 +165,7 @@ class Partition(Generic[LogT]):
         self._live_brokers = live_brokers
         return self._followed(self._low_watermark_since(before))
 
-    def fence(self, reason: LeadershipFence) -> Instructions:
+    def fence(self, reason: LeaderFence) -> Instructions:
         """Lead no more, whatever the metadata says, until `unfence`.
 
         A proposal under way stays: the controller may accept it yet, and its members count then.
@@ -177,7 +177,7 @@ class Partition(Generic[LogT]):
         self._take_isr(self.isr, self.partition_epoch, is_new_epoch=False)
         return _LEADERSHIP_MOVED
 
-    def unfence(self, reason: LeadershipFence, now_ms: int) -> Instructions:
+    def unfence(self, reason: LeaderFence, now_ms: int) -> Instructions:
         """Lead again in the same epoch, if the metadata says so and no other reason is left.
 
         Nothing was appended meanwhile. The followers have the whole lag time anew.
@@ -192,8 +192,8 @@ class Partition(Generic[LogT]):
 
     def heard(self, broker_id: int, leader_epoch: int, now_ms: int) -> Instructions:
         """Note that a follower is about to fetch: a leader that was cut off leads on if the ISR knows no other one."""
-        if LeadershipFence.CUT_OFF in self._fences and broker_id in self.isr and leader_epoch == self.leader_epoch:
-            return self.unfence(LeadershipFence.CUT_OFF, now_ms)
+        if LeaderFence.CUT_OFF in self._fences and broker_id in self.isr and leader_epoch == self.leader_epoch:
+            return self.unfence(LeaderFence.CUT_OFF, now_ms)
         return NOTHING
 
     def appended(self) -> bool:
@@ -248,7 +248,7 @@ class Partition(Generic[LogT]):
         if not self._followers:
             return NOTHING
         if is_store_silent and self._is_isr_silent():
-            return self.fence(LeadershipFence.CUT_OFF)
+            return self.fence(LeaderFence.CUT_OFF)
         out: list[Instruction] = []
         if self._proposal is None:
             end = self.log.log_end_offset

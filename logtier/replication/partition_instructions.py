@@ -38,7 +38,7 @@ class IsrDecision:
     isr: tuple[int, ...] = ()
 
 
-class LeadershipFence(enum.Flag):
+class LeaderFence(enum.Flag):
     """Why this broker does not lead a partition although its metadata says so: another one may, for all it knows."""
 
     #: The session with the metadata store is over: the controller has others elected.

@@ -18,7 +18,7 @@ from headwater.logtier.replication.partition_instructions import (
     Instructions,
     IsrBelowMinimum,
     IsrDecision,
-    LeadershipFence,
+    LeaderFence,
     LeadershipMoved,
     LowWatermarkMoved,
     ProposeIsr,
@@ -112,7 +112,7 @@ class PartitionReplication:
             lag_ms_max=self._log_manager.config.replica_lag_time_max_ms,
         )
         if self._is_fenced:
-            partition.fence(LeadershipFence.SESSION_OVER)
+            partition.fence(LeaderFence.SESSION_OVER)
         return partition
 
     def lead(self, partition: Partition[Log], stored: StoredPartition, now_ms: int) -> None:
@@ -224,7 +224,7 @@ class PartitionReplication:
         self._is_fenced = True
         partitions = list(self._replicas.online.values())
         # All of them first: a waiting fetch of several is answered as soon as one of them is fenced.
-        fenced = [(partition, partition.fence(LeadershipFence.SESSION_OVER)) for partition in partitions]
+        fenced = [(partition, partition.fence(LeaderFence.SESSION_OVER)) for partition in partitions]
         for partition, instructions in fenced:
             self._change_fence(partition, instructions)
         self.on_fenced()
@@ -232,12 +232,12 @@ class PartitionReplication:
     def unfence(self) -> None:
         """Lead what the newest metadata says: this broker is registered again, and no partition is cut off."""
         self._is_fenced = False
-        self._lead_again(self._replicas.online, LeadershipFence.SESSION_OVER | LeadershipFence.CUT_OFF)
+        self._lead_again(self._replicas.online, LeaderFence.SESSION_OVER | LeaderFence.CUT_OFF)
 
     def store_heard(self) -> None:
         """Lead the partitions again that were cut off: the metadata store answers in the same session."""
         if self._cut_off:
-            self._lead_again(self._cut_off, LeadershipFence.CUT_OFF)
+            self._lead_again(self._cut_off, LeaderFence.CUT_OFF)
 
     def follower_heard(self, follower: FetchingFollower, wanted: Sequence[FetchPartition]) -> None:
         """Lead those partitions again of which a member of the ISR is about to fetch."""
@@ -250,7 +250,7 @@ class PartitionReplication:
         if len(self._cut_off) != before:
             self.on_fenced()
 
-    def _lead_again(self, partitions: Mapping[TopicPartition, Partition[Log]], reason: LeadershipFence) -> None:
+    def _lead_again(self, partitions: Mapping[TopicPartition, Partition[Log]], reason: LeaderFence) -> None:
         now_ms = self._clock.monotonic_ms()
         for partition in list(partitions.values()):
             self._change_fence(partition, partition.unfence(reason, now_ms))

@@ -4,8 +4,9 @@
 - Topics by id (version 12 on; before, INVALID_REQUEST for every topic): UNKNOWN_TOPIC_ID for an unknown id, which is
   never created.
 - A missing topic is created if the request allows it (a field from version 4 on, implied before) and
-  `auto.create.topics.enable` is set; the response then contains it. Clients of versions 0 and 1 expect
-  UNKNOWN_TOPIC_OR_PARTITION from the request that creates a topic, as in Kafka, and retry.
+  `auto.create.topics.enable` is set; the response then contains it. While the controller does not answer, the error is
+  LEADER_NOT_AVAILABLE: after REQUEST_TIMED_OUT librdkafka would fail all records of the topic. Clients of versions 0
+  and 1 expect UNKNOWN_TOPIC_OR_PARTITION from the request that creates a topic, as in Kafka, and retry.
 
 A response without errors depends on the image alone, and is cached until the image changes: encoding 1,000 partitions
 takes milliseconds. With an authorizer it is cached per principal and host.
@@ -50,6 +51,9 @@ _TELLS_CREATED_FROM = 2
 _THROTTLE_TIME = struct.Struct(">i")
 
 _DENIED = KafkaError(ErrorCode.topic_authorization_failed)
+#: What becomes of a topic is not decided yet.
+_UNDECIDED = (ErrorCode.request_timed_out, ErrorCode.not_controller)
+_NO_LEADER_YET = KafkaError(ErrorCode.leader_not_available)
 
 #: Largest request with a cached response: producers and consumers of a few topics repeat their requests.
 _KEPT_TOPICS_MAX = 32
@@ -173,7 +177,8 @@ async def _create(names: Sequence[str], request: Any, context: RequestContext) -
         for result in results:
             # Created by another request meanwhile, which is fine.
             if result.error is not None and result.error.code != ErrorCode.topic_already_exists:
-                refused[result.name] = result.error
+                is_undecided = result.error.code in _UNDECIDED
+                refused[result.name] = _NO_LEADER_YET if is_undecided else result.error
             elif context.api_version < _TELLS_CREATED_FROM:
                 refused[result.name] = unknown
     return refused

@@ -420,3 +420,26 @@ def test_what_is_no_principal_is_a_value_error(noise: bytes, cut: int) -> None:
         except ValueError:
             continue
         assert ":" in principal
+
+
+def test_without_a_controller_requests_that_wait_for_a_turn_are_answered_as_soon_as_those_that_have_one() -> None:
+    """More clients than turns: the second round would begin when their time is over."""
+
+    async def scenario(plane: ControlPlane) -> None:
+        broker, _ = await parts(plane)
+        plane.model.kill()
+        await plane.until(lambda: not plane.controllers)
+        begun_s = asyncio.get_running_loop().time()
+        callers = [Caller(f"User:{number}") for number in range(3 * forwarding.FORWARDED_MAX)]
+        asked = [
+            asyncio.ensure_future(broker.answer(create_topics(f"t{number}"), caller))
+            for number, caller in enumerate(callers)
+        ]
+        answers = await asyncio.gather(*asked)
+        assert {answer.topics[0].error_code for answer in answers} == {ErrorCode.request_timed_out}
+        assert asyncio.get_running_loop().time() - begun_s <= forwarding.TIMEOUT_MS / 1000 + 1
+        plane.model.restart()
+        await plane.settled()
+        assert (await broker.answer(create_topics("after"))).topics[0].error_code == 0
+
+    run(scenario)

@@ -244,3 +244,28 @@ def test_only_a_registered_broker_gets_a_block() -> None:
         assert refused.error_code == ErrorCode.cluster_authorization_failed
 
     run(scenario)
+
+
+def test_without_a_controller_a_client_learns_soon_that_a_missing_topic_has_no_leader_yet() -> None:
+    """It produces to other topics on the connection on which it asks for this one."""
+
+    async def scenario(plane: ControlPlane) -> None:
+        control = await other(plane)
+        plane.model.kill()
+        await plane.until(lambda: not plane.controllers)
+        request = kio_request(
+            3,
+            12,
+            {
+                "topics": ({"topic_id": None, "name": "new"},),
+                "allow_auto_topic_creation": True,
+                "include_topic_authorized_operations": False,
+            },
+        )
+        begun_s = asyncio.get_running_loop().time()
+        answer = await control.answer(request)
+        assert [topic.error_code for topic in answer.topics] == [ErrorCode.leader_not_available]
+        assert asyncio.get_running_loop().time() - begun_s <= remote_changes.CREATE_TIMEOUT_MS / 1000 + 1
+        plane.model.restart()
+
+    run(scenario)

@@ -47,7 +47,9 @@ class Asked:
 
     def answer(self, **values: Any) -> Any:
         """What its client reads."""
-        services = SimpleNamespace(quotas=ClientQuotas(), metrics=self._metrics, clock=SystemClock())
+        services = SimpleNamespace(
+            quotas=ClientQuotas(), metrics=self._metrics, clock=SystemClock(), session_watch=None
+        )
         connection = SimpleNamespace(
             sasl=None, peer_host="here", principal="User:a", listener=None, logs_refusal=lambda: True
         )

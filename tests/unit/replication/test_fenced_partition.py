@@ -11,7 +11,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import (
     IsrDecision,
-    LeadershipFence,
+    LeaderFence,
     LeadershipMoved,
     ProposeIsr,
     WatermarkMoved,
@@ -53,7 +53,7 @@ def refusal(partition: Partition[FakePartitionLog], *, or_follower: bool = False
 
 def test_a_fenced_leader_refuses_everyone_and_gives_up_its_waits() -> None:
     partition = leading()
-    assert partition.fence(LeadershipFence.SESSION_OVER) == (LeadershipMoved(),)
+    assert partition.fence(LeaderFence.SESSION_OVER) == (LeadershipMoved(),)
     assert not partition.is_leader
     assert refusal(partition) is ErrorCode.not_leader_or_follower
     assert refusal(partition, or_follower=True) is ErrorCode.not_leader_or_follower, "a consumer would wait for ever"
@@ -63,32 +63,32 @@ def test_a_fenced_leader_refuses_everyone_and_gives_up_its_waits() -> None:
         fetch(partition, 2, 10, 1)
     assert not partition.appended()
     assert partition.tick(10**9) == (), "it proposes no ISR"
-    assert partition.fence(LeadershipFence.SESSION_OVER) == ()
+    assert partition.fence(LeaderFence.SESSION_OVER) == ()
 
 
 def test_a_fenced_follower_follows_on_and_serves_no_consumer() -> None:
     partition = leading()
     partition.leadership(stored(leader=2, epoch=4, partition_epoch=6), EPOCHS, 0)
-    assert partition.fence(LeadershipFence.SESSION_OVER) == ()
+    assert partition.fence(LeaderFence.SESSION_OVER) == ()
     assert partition.leader_id == 2
     assert refusal(partition, or_follower=True) is ErrorCode.not_leader_or_follower
     assert partition.answered(high_watermark=7, log_start_offset=0) == (WatermarkMoved(7),)
-    assert partition.unfence(LeadershipFence.SESSION_OVER, 1) == ()
+    assert partition.unfence(LeaderFence.SESSION_OVER, 1) == ()
     assert refusal(partition, or_follower=True) is None
 
 
 def test_an_election_is_noted_while_it_is_fenced_and_takes_effect_afterwards() -> None:
     partition = leading()
-    partition.fence(LeadershipFence.SESSION_OVER)
+    partition.fence(LeaderFence.SESSION_OVER)
     partition.leadership(stored(epoch=4, partition_epoch=6), EPOCHS, 1)
     assert (partition.is_leader, partition.leader_epoch) == (False, 4)
-    assert partition.unfence(LeadershipFence.SESSION_OVER, 2)[0] == LeadershipMoved()
+    assert partition.unfence(LeaderFence.SESSION_OVER, 2)[0] == LeadershipMoved()
     assert partition.is_leader
     assert partition.has_followers
-    partition.fence(LeadershipFence.SESSION_OVER)
+    partition.fence(LeaderFence.SESSION_OVER)
     partition.leadership(stored(leader=3, epoch=5, partition_epoch=7), EPOCHS, 3)
     assert partition.leader_id == 3
-    assert partition.unfence(LeadershipFence.SESSION_OVER, 4) == ()
+    assert partition.unfence(LeaderFence.SESSION_OVER, 4) == ()
     assert partition.leader_id == 3
 
 
@@ -97,8 +97,8 @@ def test_the_high_watermark_waits_for_followers_that_have_not_fetched_since() ->
     for broker_id in (2, 3):
         fetch(partition, broker_id, 10, 1)
     assert partition.high_watermark == 10
-    partition.fence(LeadershipFence.SESSION_OVER)
-    partition.unfence(LeadershipFence.SESSION_OVER, 50_000)
+    partition.fence(LeaderFence.SESSION_OVER)
+    partition.unfence(LeaderFence.SESSION_OVER, 50_000)
     partition.log.log_end_offset = 12
     assert not partition.appended()
     assert partition.tick(50_000 + LAG_MS) == (), "they have the whole lag time"
@@ -114,12 +114,12 @@ def test_a_proposal_under_way_counts_again_after_the_fence() -> None:
     fetch(partition, 2, 10, 1)
     [proposal] = [each for each in fetch(partition, 3, 10, 1) if isinstance(each, ProposeIsr)]
     assert proposal.isr == (1, 2, 3)
-    partition.fence(LeadershipFence.CUT_OFF)
+    partition.fence(LeaderFence.CUT_OFF)
     assert partition.maximal_isr == {1, 2, 3}
     [repeated] = partition.isr_decided(proposal, IsrDecision(ErrorCode.request_timed_out))
     assert isinstance(repeated, ProposeIsr)
     assert [each.broker_epoch for each in repeated.members] == [11, 12, 13]
-    partition.unfence(LeadershipFence.CUT_OFF, 2)
+    partition.unfence(LeaderFence.CUT_OFF, 2)
     partition.log.log_end_offset = 11
     fetch(partition, 2, 11, 3)
     assert partition.high_watermark == 10, "broker 3 may be in the ISR"
@@ -175,8 +175,8 @@ def test_a_member_that_still_knows_the_leader_lets_it_lead_again() -> None:
 def test_no_fetch_ends_the_fence_of_a_session_that_is_over() -> None:
     partition = leading()
     partition.tick(10 * LAG_MS, is_store_silent=True)
-    partition.fence(LeadershipFence.SESSION_OVER)
+    partition.fence(LeaderFence.SESSION_OVER)
     assert partition.heard(3, 3, 10 * LAG_MS) == ()
     assert not partition.is_leader
-    assert partition.unfence(LeadershipFence.SESSION_OVER | LeadershipFence.CUT_OFF, 10 * LAG_MS)
+    assert partition.unfence(LeaderFence.SESSION_OVER | LeaderFence.CUT_OFF, 10 * LAG_MS)
     assert partition.is_leader
