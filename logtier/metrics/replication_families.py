@@ -25,14 +25,14 @@ class ReplicationFamilies:
 
     def __init__(self) -> None:
         self._leaders = self._under_replicated = self._under_min_isr = self._at_min_isr = 0
-        self._leaderless = 0
+        self._leaderless = self._reassigning = 0
         self._known_brokers: set[int] = set()
         self._few_replicas = 0
 
     def add_topic(self, topic: TopicImage) -> None:
         """Add a topic, whose partitions follow by `add`."""
         if is_product_topic(topic.name):
-            self._few_replicas += any(len(each.replicas) < PRODUCT_REPLICAS for each in topic.partitions)
+            self._few_replicas += any(len(each.target) < PRODUCT_REPLICAS for each in topic.partitions)
 
     def add(self, state: PartitionImage, partition: Partition[Log] | None) -> None:
         """Add a partition: its metadata, and its replica on this broker if the log is usable."""
@@ -43,7 +43,10 @@ class ReplicationFamilies:
             return
         in_sync, min_isr = len(partition.isr), partition.min_isr
         self._leaders += 1
-        self._under_replicated += in_sync < len(partition.replicas)
+        # As Kafka's: a replica that is being added is not missed yet.
+        adding = () if state.reassignment is None else state.reassignment.adding
+        self._under_replicated += in_sync < len(state.replicas) - len(adding)
+        self._reassigning += state.reassignment is not None
         self._under_min_isr += in_sync < min_isr
         self._at_min_isr += in_sync == min_isr
 
@@ -59,6 +62,7 @@ class ReplicationFamilies:
                 "Led partitions with an ISR of exactly min.insync.replicas, or of all replicas if they are fewer.",
                 self._at_min_isr,
             ),
+            ("reassigning_partitions", "Led partitions whose replicas are reassigned.", self._reassigning),
             (
                 "leaderless_partitions",
                 "Partitions of the cluster without a leader; 0 if this broker is not the active controller.",

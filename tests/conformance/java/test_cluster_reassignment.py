@@ -13,6 +13,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
+from headwater.logtier.client.reassignments import (
+    NO_REASSIGNMENT_IN_PROGRESS,
+    OngoingReassignment,
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
 from tests.faults.processes import FaultyCluster, until
 
 if TYPE_CHECKING:
@@ -182,6 +189,31 @@ def test_what_kafka_refuses_is_refused(cluster: FaultyCluster, moves: Moves) -> 
     moves.write(kept=[[1, 2, 3]])
     refused = moves.with_file(1, "--execute", "--disallow-replication-factor-change", ends=1)
     assert "The replication factor is changed from 2 to 3" in refused
+
+
+def test_our_own_client_sees_and_moves_what_the_tool_does(cluster: FaultyCluster, moves: Moves) -> None:
+    made(cluster, "ours", [1, 2])
+    key, unknown = ("ours", 0), ("ours", 1)
+    with ClusterClient(ClientConfig(parse_bootstrap_servers(cluster.bootstrap_servers))) as client:
+        assert list_partition_reassignments(client) == {}
+        moves.write(ours=[[3, 2]])
+        moves.with_file(1, "--execute", "--throttle", str(SLOW))
+        expected = {key: OngoingReassignment((3, 2, 1), (3,), (1,))}
+        assert list_partition_reassignments(client) == list_partition_reassignments(client, [key]) == expected
+        refused = alter_partition_reassignments(client, {key: [1, 2, 3]}, allow_replication_factor_change=False)[key]
+        assert refused is not None
+        assert refused.name == "INVALID_REPLICATION_FACTOR"
+        cancelled = alter_partition_reassignments(client, {key: None, unknown: None})
+        assert {each: error and error.name for each, error in cancelled.items()} == {
+            key: None,
+            unknown: "UNKNOWN_TOPIC_OR_PARTITION",
+        }
+        again = alter_partition_reassignments(client, {key: None})[key]
+        assert again is not None
+        assert again.code == NO_REASSIGNMENT_IN_PROGRESS
+    moves.write(ours=[[1, 2]])
+    moves.verified(3, "ours-0")
+    assert throttles(cluster, "ours") == {}
 
 
 def test_the_group_goes_on_when_its_coordinators_partition_is_moved(cluster: FaultyCluster, moves: Moves) -> None:

@@ -321,11 +321,14 @@ class ClusterChecker:
                 self._lacks(change, broker_id, committed)
 
     def _check_removal(self, change: StateChange) -> None:
-        """Of invariant 11: no replica that may be needed is removed, so that what is committed stays on enough."""
+        """Of invariant 11: no replica that may be needed is removed, so that what is committed stays on enough.
+
+        One that lost power is not needed: nobody knows what it has.
+        """
         before, after = change.before, change.after
         if before is None or after is None:
             return
-        removed = {*before.isr, *before.elr} - {*after.replicas}
+        removed = {*before.isr, *before.elr} - {*after.replicas} - self._forgetful.get(change.replicated, set())
         if removed and len(after.isr) < min(self._min_isr, len(after.target)):
             raise InvariantError(
                 f"{change.replicated}: {removed} was removed from too small an ISR: {brief(before)}; "

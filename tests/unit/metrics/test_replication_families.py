@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from headwater.logtier.metadata.store import SessionState
-from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
+from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, Reassignment
 from headwater.logtier.metrics.replication_families import ReplicationFamilies, controller_families
 from tests.unit.replication.replicated_node import P0, P1, ReplicatedNode
 
@@ -45,6 +45,16 @@ def test_led_partitions_count_by_the_state_of_their_isr(
     node = ReplicatedNode(tmp_path, min_insync_replicas="2")
     node.start(isr)
     assert tuple(counts(node)[name] for name in COUNTS) == expected
+
+
+def test_a_replica_that_is_added_is_not_missed(tmp_path: Path) -> None:
+    node = ReplicatedNode(tmp_path)
+    node.start((1, 2), replicas=(1, 2))
+    node.change(replicas=(1, 3, 2), reassignment=Reassignment((3,), (2,), (1, 2)))
+    found = counts(node)
+    assert (found["reassigning_partitions"], found["under_replicated_partitions"]) == (2, 0)
+    node.change(isr=(1,))
+    assert counts(node)["under_replicated_partitions"] == 2
 
 
 def test_a_partition_with_its_leader_elsewhere_counts_there(tmp_path: Path) -> None:
