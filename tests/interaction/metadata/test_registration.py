@@ -12,6 +12,7 @@ from headwater.logtier.controller.commands import ConfigChange, ConfigOperation,
 from headwater.logtier.controller.registration import BrokerAddresses, BrokerIdInUseError, BrokerRegistrar
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.paths import BrokerProcess
+from headwater.logtier.metadata.store import StoreUnavailableError
 from tests.simulation.metadata_node import SESSION_S, MetadataNode
 from tests.simulation.virtual_loop import VirtualLoop, drop
 from tests.simulation.zookeeper_model import ZooKeeperModel
@@ -284,5 +285,37 @@ def test_kafka_7165_a_node_that_outlives_its_session_is_replaced_by_the_same_pro
         await asyncio.sleep(3 * SESSION_S)
         assert other.image.brokers[2].epoch == node.registrar.epoch
         assert not node.failures
+
+    run(scenario)
+
+
+def test_a_registration_whose_answer_and_reading_back_were_lost_counts_once_it_is_found() -> None:
+    """The broker leads nothing before it knows its registration of the new session."""
+
+    async def scenario(world: World) -> None:
+        other, node = world.node(1), world.node(2)
+        await other.start()
+        await node.start()
+        first = node.registrar.epoch
+        registered: list[int] = []
+        node.registrar.on_registered = lambda: registered.append(node.registrar.epoch)
+        create, has_failed = node.store.create, False
+
+        async def create_and_fail(path: str, data: bytes, *, ephemeral: bool = False) -> int:
+            nonlocal has_failed
+            epoch = await create(path, data, ephemeral=ephemeral)
+            if not has_failed:
+                has_failed = True
+                raise StoreUnavailableError(path, "the connection is lost")
+            return epoch
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.store, "create", create_and_fail)
+            world.model.expire(node.store.session_id)
+            await world.until(lambda: 2 in other.image.brokers and other.image.brokers[2].epoch > first)
+            await world.until(lambda: bool(registered))
+        assert has_failed
+        assert registered == [other.image.brokers[2].epoch]
+        assert node.registrar.session_id == node.store.session_id
 
     run(scenario)
