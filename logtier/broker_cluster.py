@@ -190,8 +190,10 @@ class ClusterParts:
         self._closing.push_async_callback(watch.aclose)
 
         def fenced() -> None:
-            services.groups.leadership_changed()
-            services.transactions.leadership_changed()
+            try:
+                services.groups.leadership_changed()
+            finally:
+                services.transactions.leadership_changed()
 
         replication.on_fenced = fenced
         replication.is_store_silent = watch.is_store_silent

@@ -78,18 +78,23 @@ class SessionWatch:
         self._beating: asyncio.TimerHandle | None = None
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._cancel: Callable[[], None] = lambda: None
+        self._is_closed = False
 
     def start(self) -> None:
         """Watch from now on; once, after the first registration. The replica manager follows the metadata already."""
         self._knowledge.runs(self._clock.monotonic_ms())
         self._cancel = self._store.on_session(self._session_changed)
         self._metadata.subscribe(self._metadata_changed)
-        if self._store.state is not SessionState.CONNECTED:
+        if not self._is_registered():
+            # The session of the first registration has ended meanwhile; another one may have begun.
+            self._session_changed(SessionState.LOST)
+        if self._store.state is not SessionState.CONNECTED or self._knowledge.is_over:
             self._session_changed(self._store.state)
         self._beat()
 
     async def aclose(self) -> None:
-        """Watch no more; requests that wait are served."""
+        """Watch no more; requests that wait are served, and later ones do not wait."""
+        self._is_closed = True
         self._cancel()
         if self._beating is not None:
             self._beating.cancel()
@@ -100,13 +105,15 @@ class SessionWatch:
 
     def is_in_doubt(self) -> bool:
         """Whether a request must wait for `decided`; each request asks, and shows that the process runs."""
+        if self._is_closed:
+            return False
         if self._knowledge.runs(self._clock.monotonic_ms()):
             self._doubt()
         return self._knowledge.is_in_doubt
 
     async def decided(self) -> None:
         """Wait until the session is known to go on or to be over, or nobody can tell."""
-        if self._knowledge.is_in_doubt:
+        if self._knowledge.is_in_doubt and not self._is_closed:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting[waiting] = None
             try:
@@ -130,17 +137,19 @@ class SessionWatch:
 
     def _look(self) -> None:
         """Lead again if this broker is registered in the present session, and the image tells so."""
-        known = self._metadata.image.brokers.get(self._broker_id)
-        if (
-            self._knowledge.is_over
-            and self._store.state is not SessionState.LOST
-            and self._registration.session_id == self._store.session_id
-            and known is not None
-            and known.epoch == self._registration.broker_epoch
-        ):
+        if self._knowledge.is_over and not self._is_closed and self._is_registered():
             self._knowledge.registered()
             log.info("broker %d is registered anew, and leads what the metadata says", self._broker_id)
             self._leaderships.unfence()
+
+    def _is_registered(self) -> bool:
+        known = self._metadata.image.brokers.get(self._broker_id)
+        return (
+            self._store.state is not SessionState.LOST
+            and self._registration.session_id == self._store.session_id
+            and known is not None
+            and known.epoch == self._registration.broker_epoch
+        )
 
     def _session_changed(self, state: SessionState) -> None:
         was_over = self._knowledge.is_over

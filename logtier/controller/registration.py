@@ -166,6 +166,9 @@ class BrokerRegistrar:
             await check_cluster(store, self._follower.image.cluster_id)
             node = await self._registered()
             if node is not None and node.ephemeral_owner == store.session_id:
+                if node.czxid != self.epoch:
+                    # Of an attempt that failed after its write: without it, this broker would never lead again.
+                    self._note_registration(node.czxid, store.session_id)
                 return True
             if node is not None and store.session_id == self.session_id:
                 self._replaced()
@@ -221,6 +224,9 @@ class BrokerRegistrar:
                     "folders of its own, no copies"
                 )
             await asyncio.sleep(RETRY_S)
+        self._note_registration(epoch, session_id)
+
+    def _note_registration(self, epoch: int, session_id: int) -> None:
         self.epoch = epoch
         self.session_id = session_id
         # If it loses no more than its session, it has all records that it had.

@@ -225,9 +225,7 @@ class PartitionReplication:
         partitions = list(self._replicas.online.values())
         # All of them first: a waiting fetch of several is answered as soon as one of them is fenced.
         fenced = [(partition, partition.fence(LeaderFence.SESSION_OVER)) for partition in partitions]
-        for partition, instructions in fenced:
-            self._change_fence(partition, instructions)
-        self.on_fenced()
+        self._change_fences(fenced)
 
     def unfence(self) -> None:
         """Lead what the newest metadata says: this broker is registered again, and no partition is cut off."""
@@ -252,8 +250,19 @@ class PartitionReplication:
 
     def _lead_again(self, partitions: Mapping[TopicPartition, Partition[Log]], reason: LeaderFence) -> None:
         now_ms = self._clock.monotonic_ms()
-        for partition in list(partitions.values()):
-            self._change_fence(partition, partition.unfence(reason, now_ms))
+        # All of them first: an error of one must not keep the others fenced.
+        unfenced = [(partition, partition.unfence(reason, now_ms)) for partition in partitions.values()]
+        self._change_fences(unfenced)
+
+    def _change_fences(self, decided: Sequence[tuple[Partition[Log], Instructions]]) -> None:
+        for partition, instructions in decided:
+            key = partition.topic_partition
+            if self._replicas.online.get(key) is not partition:
+                continue  # an error of the disk, at one of those before, has taken its folder offline
+            try:
+                self._change_fence(partition, instructions)
+            except Exception:
+                logger.exception("the requests that wait for %s may wait on", key)
         self.on_fenced()
 
     def _change_fence(self, partition: Partition[Log], instructions: Instructions) -> None:

@@ -269,8 +269,7 @@ class ReplicaManager:
         if partition.leader_id != self._broker_id:
             partition.check_leader()
         if self.partition_replication.is_in_doubt():
-            # Of a request that the broker had begun to process before the pause; later ones wait.
-            raise KafkaError(ErrorCode.not_leader_or_follower, f"{topic_partition} may be led by another broker")
+            raise _doubted(topic_partition)
         if acks == -1:
             partition.check_enough_in_sync()
         info = partition.log.append_as_leader(
@@ -333,6 +332,8 @@ class ReplicaManager:
         """
         partition = self.partition(topic_partition)
         partition.check_leader()
+        if self.partition_replication.is_in_doubt():
+            raise _doubted(topic_partition)
         log = partition.log
         partition.check_enough_in_sync()
         info = log.append_end_txn_marker(
@@ -591,5 +592,9 @@ class ReplicaManager:
         self._replicas.set_offline(topic_partition for topic_partition in gone if topic_partition in self._online)
         for topic_partition in gone:
             self.partition_replication.forget(topic_partition)
-            # In a later turn, since a read of one of these partitions may have found the failure.
-            self.partition_replication.check_soon(topic_partition)
+            self.partition_replication.check_soon(topic_partition)  # a read of one of them may have found the failure
+
+
+def _doubted(topic_partition: TopicPartition) -> KafkaError:
+    """Return the refusal of a write that the broker had begun to process before a pause; later requests wait."""
+    return KafkaError(ErrorCode.not_leader_or_follower, f"{topic_partition} may be led by another broker")

@@ -13,6 +13,7 @@ from headwater.logtier.controller.feature_state import SAFE_DOWNGRADE, FeatureUp
 from headwater.logtier.controller.registration import BrokerAddresses, BrokerIdInUseError, BrokerRegistrar
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.paths import BrokerProcess
+from headwater.logtier.metadata.store import StoreUnavailableError
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.features import UnsupportedFeaturesError
 from tests.simulation.metadata_node import SESSION_S, MetadataNode
@@ -348,5 +349,37 @@ def test_a_broker_that_registers_all_the_same_is_not_admitted() -> None:
         second = world.node(2)
         await second.start()
         assert set(first.image.brokers) == {1, 2}
+
+    run(scenario)
+
+
+def test_a_registration_whose_answer_and_reading_back_were_lost_counts_once_it_is_found() -> None:
+    """The broker leads nothing before it knows its registration of the new session."""
+
+    async def scenario(world: World) -> None:
+        other, node = world.node(1), world.node(2)
+        await other.start()
+        await node.start()
+        first = node.registrar.epoch
+        registered: list[int] = []
+        node.registrar.on_registered = lambda: registered.append(node.registrar.epoch)
+        create, has_failed = node.store.create, False
+
+        async def create_and_fail(path: str, data: bytes, *, ephemeral: bool = False) -> int:
+            nonlocal has_failed
+            epoch = await create(path, data, ephemeral=ephemeral)
+            if not has_failed:
+                has_failed = True
+                raise StoreUnavailableError(path, "the connection is lost")
+            return epoch
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.store, "create", create_and_fail)
+            world.model.expire(node.store.session_id)
+            await world.until(lambda: 2 in other.image.brokers and other.image.brokers[2].epoch > first)
+            await world.until(lambda: bool(registered))
+        assert has_failed
+        assert registered == [other.image.brokers[2].epoch]
+        assert node.registrar.session_id == node.store.session_id
 
     run(scenario)
