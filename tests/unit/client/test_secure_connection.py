@@ -70,6 +70,7 @@ class Broker:
 
     async def _serve(self) -> None:
         services: Any = SimpleNamespace(
+            session_watch=None,
             advertised_versions={key: module.VERSIONS for key, module in HANDLERS.items()},
             clock=SystemClock(),
             quotas=ClientQuotas(),
