@@ -198,7 +198,7 @@ class ClusterParts:
         replication.on_fenced = fenced
         replication.is_store_silent = watch.is_store_silent
         replication.is_in_doubt = watch.is_in_doubt
-        membership.on_registered(watch.registered)
+        membership.on_registration(watch.registered, watch.cluster_gone)
         watch.start()
 
     def open_group_ends(self, groups: GroupCoordinator) -> GroupEnds:

@@ -78,9 +78,10 @@ class ClusterMembership:
         """The session of the last registration, 0 before the first."""
         return self._registrar.session_id
 
-    def on_registered(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after each further registration."""
-        self._registrar.on_registered = callback
+    def on_registration(self, made: Callable[[], None], cluster_gone: Callable[[], None]) -> None:
+        """Call `made` after each further registration, and `cluster_gone` when there is no cluster to register in."""
+        self._registrar.on_registered = made
+        self._registrar.on_cluster_gone = cluster_gone
 
     @property
     def epoch_at_close(self) -> int:

@@ -78,8 +78,8 @@ class SessionKnowledge:
             self.is_over = True
             self._doubted_ms = None
 
-    def registered(self) -> None:
-        """Note that the broker is registered in a new session, and has the newest image."""
+    def resumed(self) -> None:
+        """Note that the broker is registered in a new session, and has the newest image, or need not be."""
         self.is_over = False
 
     def is_silent(self, now_ms: int) -> bool:

@@ -52,8 +52,8 @@ class SessionWatch:
     """The shell of SessionKnowledge, from `start` to `aclose`; on one event loop.
 
     Invariant: from the turn in which the end of the session is reported until the image has this broker's registration
-    of a later session, the broker leads nothing. After a pause no request is served before the store has answered, or
-    has not for a session time.
+    of a later session, the broker leads nothing; unless the store turns out to have lost the whole cluster. After a
+    pause no request is served before the store has answered, or has not for a session time.
     """
 
     def __init__(
@@ -131,6 +131,11 @@ class SessionWatch:
         """Note that the broker has registered."""
         self._look()
 
+    def cluster_gone(self) -> None:
+        """Note that the store has lost all nodes: nobody can be elected until an administrator restores them."""
+        if self._knowledge.is_over and not self._is_closed:
+            self._lead_again("serves what it has")
+
     def _metadata_changed(self, _: MetadataDelta) -> None:
         if self._knowledge.is_over:
             self._look()
@@ -138,9 +143,12 @@ class SessionWatch:
     def _look(self) -> None:
         """Lead again if this broker is registered in the present session, and the image tells so."""
         if self._knowledge.is_over and not self._is_closed and self._is_registered():
-            self._knowledge.registered()
-            log.info("broker %d is registered anew, and leads what the metadata says", self._broker_id)
-            self._leaderships.unfence()
+            self._lead_again("is registered anew, and leads what the metadata says")
+
+    def _lead_again(self, reason: str) -> None:
+        self._knowledge.resumed()
+        log.info("broker %d %s", self._broker_id, reason)
+        self._leaderships.unfence()
 
     def _is_registered(self) -> bool:
         known = self._metadata.image.brokers.get(self._broker_id)

@@ -96,6 +96,8 @@ class BrokerRegistrar:
         self.epoch = -1
         #: Called after each registration.
         self.on_registered: Callable[[], None] = lambda: None
+        #: Called when the store has no cluster.
+        self.on_cluster_gone: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Register, and wait until this broker's image has the registration.
@@ -178,6 +180,7 @@ class BrokerRegistrar:
             self._must_stop(str(error))
         except ClusterGoneError as error:
             self._failures.failed(logging.ERROR, f"broker {self._broker_id} is not registered: {error}")
+            self.on_cluster_gone()
             return False
         except (MetadataStoreError, BrokerIdInUseError, ConfigError, CorruptNodeError) as error:
             self._failures.failed(logging.INFO, f"broker {self._broker_id} cannot register at present: {error}")

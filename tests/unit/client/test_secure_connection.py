@@ -71,6 +71,7 @@ class Broker:
 
     async def _serve(self) -> None:
         services: Any = SimpleNamespace(
+            session_watch=None,
             advertised_versions={key: module.VERSIONS for key, module in HANDLERS.items()},
             metadata=SimpleNamespace(image=MetadataImage()),
             clock=SystemClock(),

@@ -52,7 +52,7 @@ def test_the_end_of_the_session_is_no_doubt() -> None:
     assert not known.runs(5 * PAUSE_MS), "it is known already"
     known.session_changed(SessionState.CONNECTED, 5 * PAUSE_MS)
     assert known.is_over, "a connection is no registration"
-    known.registered()
+    known.resumed()
     assert not known.is_over
 
 

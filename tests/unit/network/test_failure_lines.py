@@ -152,7 +152,7 @@ def test_refusals_before_authentication_are_not_logged_without_limit_nor_with_al
     clock = ManualClock(0)
     listener = SaslListener({"PLAIN": lambda: PlainServer({"alice": "right"})}, {})
     handlers = {module.API_KEY: module for module in (api_versions, sasl_handshake)}
-    services: Any = SimpleNamespace(clock=clock, quotas=ClientQuotas(), metrics=BrokerMetrics())
+    services: Any = SimpleNamespace(clock=clock, quotas=ClientQuotas(), metrics=BrokerMetrics(), session_watch=None)
     client_id = "nobody\n" + "x" * 30_000
 
     async def main() -> None:
@@ -185,7 +185,7 @@ def test_refusals_before_authentication_are_not_logged_without_limit_nor_with_al
 @pytest.mark.parametrize("version", [0, 9_999])
 def test_a_client_id_is_cut_where_a_request_is_not_supported(version: int) -> None:
     handlers = {} if version == 0 else {sasl_handshake.API_KEY: sasl_handshake}
-    services: Any = SimpleNamespace()
+    services: Any = SimpleNamespace(session_watch=None)
     frame = memoryview(request(sasl_handshake.API_KEY, version, "\n" * 30_000, b"")[4:])
     with pytest.raises(ProtocolViolationError) as raised:
         Dispatcher(services, handlers).dispatch(frame, cast("Any", SimpleNamespace(sasl=None)))

@@ -69,6 +69,7 @@ class Listening:
         self.served: list[int] = []
         self.connections: set[Any] = set()
         services: Any = SimpleNamespace(
+            session_watch=None,
             advertised_versions={key: module.VERSIONS for key, module in HANDLERS.items()},
             metadata=SimpleNamespace(image=MetadataImage()),
             clock=SystemClock(),
