@@ -170,7 +170,8 @@ def killed_zookeeper(cluster: ClusterProcesses, server: ZooKeeperServer, client:
         working.progress()
     with pytest.raises(KafkaException) as refused:
         creating.result(PATIENCE_S)
-    assert refused.value.args[0].code() == ErrorCode.request_timed_out
+    # The controller itself refuses what it has begun to execute; what is forwarded finds none in time.
+    assert refused.value.args[0].code() in (ErrorCode.request_timed_out, ErrorCode.not_controller)
     working.progress()
     server.start()
     server.await_ready()
