@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.change_list import ListMovedError, OrderedMetadataStore
@@ -11,6 +11,10 @@ from headwater.logtier.metadata.store import BadVersionError, Create, NodeExists
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 Result = TypeVar("Result")
+
+DEPOSED_WAIT_S: Final = 1.0
+"""How long a deposed controller still waits for a stored change of its own: the connection may be back in a moment, and
+then the client learns what was done."""
 
 
 async def take_office(
@@ -76,7 +80,7 @@ async def fenced(write: Coroutine[Any, Any, Result], depose: Callable[[], None])
 
 
 async def applied_in_office(follower: MetadataFollower, number: int, deposed: asyncio.Event) -> None:
-    """Wait until this broker has applied a change of its own, but not longer than it is controller.
+    """Wait until this broker has applied a change of its own, but not much longer than it is controller.
 
     Without a connection to the store nothing is applied, however long that lasts, and the client would wait as long.
 
@@ -91,6 +95,8 @@ async def applied_in_office(follower: MetadataFollower, number: int, deposed: as
     deposing = asyncio.ensure_future(deposed.wait())
     try:
         await asyncio.wait((applying, deposing), return_when=asyncio.FIRST_COMPLETED)
+        if not applying.done():
+            await asyncio.wait((applying,), timeout=DEPOSED_WAIT_S)
         if not applying.done():
             raise KafkaError(
                 ErrorCode.not_controller, "This broker is not the controller any more; the change may be stored."
