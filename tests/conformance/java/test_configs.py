@@ -36,6 +36,8 @@ ADDED = {
     "prometheus.host": "our metrics",
     "prometheus.port": "our metrics",
     "replica.alter.log.dirs.io.max.bytes.per.second": "Kafka takes it as a dynamic config only, from another table",
+    "leader.replication.throttled.rate": "the same",
+    "follower.replication.throttled.rate": "the same",
 }
 #: Other defaults than Kafka's, and why.
 OTHER_DEFAULTS = {
