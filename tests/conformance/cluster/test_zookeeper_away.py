@@ -96,8 +96,9 @@ class Load:
     def finish(self) -> None:
         """Stop, and check that everything acknowledged was read.
 
-        A record may be there twice: librdkafka begins another producer epoch, and repeats what it has not heard of, when
-        the first of several requests under way is refused with NOT_ENOUGH_REPLICAS and the next one comes out of order.
+        A record may be there twice: librdkafka begins another producer epoch, and repeats what it has not heard of,
+        when the first of several requests under way is refused with NOT_ENOUGH_REPLICAS, and the next comes out of
+        order.
         """
         assert [each.finish(PATIENCE_S) for each in self.producers] == [0, 0]
         wanted = self.acknowledged()
