@@ -94,7 +94,12 @@ class Load:
         until(lambda: all(now > count for now, count in zip(self.acknowledged(), before, strict=True)))
 
     def finish(self) -> None:
-        """Stop, and check that everything acknowledged was read, once and in its place."""
+        """Stop, and check that everything acknowledged was read.
+
+        A record may be there twice: librdkafka begins another producer epoch, and repeats what it has not heard of,
+        when the first of several requests under way is refused with NOT_ENOUGH_REPLICAS, and the next comes out of
+        order.
+        """
         assert [each.finish(PATIENCE_S) for each in self.producers] == [0, 0]
         wanted = self.acknowledged()
         try:
@@ -106,8 +111,6 @@ class Load:
         acknowledged = [each for producer in self.producers for each in producer.acknowledged]
         found = {(index, value) for index in range(PARTITIONS) for value in seen[index]}
         assert [each for each in acknowledged if (each.partition, each.value) not in found] == []
-        values = [value for index in range(PARTITIONS) for value in self.consumer.seen[index]]
-        assert len(values) == len(set(values)), "a record is there twice"
 
 
 @contextmanager
@@ -180,20 +183,23 @@ def killed_zookeeper(cluster: ClusterProcesses, server: ZooKeeperServer, client:
 
 
 def frozen_zookeeper(cluster: ClusterProcesses, server: ZooKeeperServer, working: Load) -> None:
-    """All sessions end at once when it goes on: the brokers register again, and lead in new epochs."""
-    before = epochs(cluster)
+    """All sessions end at once when it goes on, unless it reads what has come before it looks at its clock.
+
+    If they do, the brokers register again, and lead in new epochs.
+    """
     server.freeze()
     time.sleep(AWAY_S)
     working.progress()
     server.thaw()
 
-    def have_registered_again() -> bool:
+    def are_registered() -> bool:
         try:
-            return all(now > epoch for now, epoch in zip(epochs(cluster), before, strict=True))
+            return len(epochs(cluster)) == len(IDS)
         except NoNodeError:
             return False
 
-    until(have_registered_again)
+    working.progress()
+    until(are_registered)
     working.progress()
 
 
