@@ -119,7 +119,7 @@ class SimulatedNode:
         may_run: Whether a broker is started when none runs.
         on_write: Called with the path of each changed file.
         on_serving: Called when a broker has recovered and serves, before any client reaches it.
-        on_thaw: Called when a frozen process is about to go on.
+        on_thaw: Called when a frozen process is about to go on, with the seconds for which it was frozen.
         store: The client of ZooKeeper of the newest process; None on a node of its own.
     """
 
@@ -151,7 +151,8 @@ class SimulatedNode:
         self.past: list[Incarnation] = []
         self.on_write: Callable[[str], None] = lambda _: None
         self.on_serving: Callable[[Incarnation], None] = lambda _: None
-        self.on_thaw: Callable[[], None] = lambda: None
+        self.on_thaw: Callable[[float], None] = lambda _: None
+        self._frozen_at_s = 0.0
         self._loop = loop
 
     def open_store(self, config: BrokerConfig, disk: Disk, on_failure: Callable[[str], None]) -> OrderedMetadataStore:
@@ -244,11 +245,12 @@ class SimulatedNode:
 
     def freeze(self) -> None:
         """Hold the process, as SIGSTOP does."""
-        if self.current is not None:
+        if self.current is not None and not self.current.process.is_frozen:
             self.current.process.is_frozen = True
+            self._frozen_at_s = self._loop.time()
 
     def thaw(self) -> None:
         """Continue a frozen process."""
         if self.current is not None and self.current.process.is_frozen:
-            self.on_thaw()
+            self.on_thaw(self._loop.time() - self._frozen_at_s)
             self._loop.thaw(self.current.process)

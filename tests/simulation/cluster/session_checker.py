@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from headwater.logtier.cluster.session_knowledge import PAUSES_PER_SESSION
 from headwater.logtier.handlers.dispatcher import Dispatcher
 from headwater.logtier.metadata.store import SessionState
 from headwater.logtier.network.server import ClientConnection
@@ -15,13 +16,17 @@ from tests.simulation.node import SESSION_MS, SimulatedNode
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.zookeeper_model import ZooKeeperModel
 
+#: Pauses from this length on are noticed, also by a broker whose clock runs a hundredth too slowly.
+PAUSE_S = SESSION_MS / 1000 / PAUSES_PER_SESSION * 1.02
+
 
 class SessionChecker:
     """Observes the appends, reads and requests of all brokers.
 
     - A broker that knows that its session is over appends nothing, and answers no consumer.
     - One whose session ended while it was frozen begins no request and appends nothing before it knows; but if
-      ZooKeeper cannot be reached, for a session time only.
+      ZooKeeper cannot be reached, for a session time only. That holds for pauses that can end a session: an
+      administrator may end one during a shorter pause, too, which no broker can know at once.
 
     Attributes:
         appended_without_store: Appends while the connection to ZooKeeper was lost: a run shows by it what it tried.
@@ -39,9 +44,11 @@ class SessionChecker:
             node.on_thaw = self._thawing(node)
         loop.checks.append(self._after_step)
 
-    def _thawing(self, node: SimulatedNode) -> Callable[[], None]:
-        def thawing() -> None:
+    def _thawing(self, node: SimulatedNode) -> Callable[[float], None]:
+        def thawing(frozen_s: float) -> None:
             store = node.store
+            if frozen_s < PAUSE_S:
+                return
             if store is not None and store.session_id and store.session_id not in self._zookeeper.session_ids():
                 self._unnoticed[node.node_id] = store.session_id, self._loop.time() + SESSION_MS / 1000 * 0.9
 
