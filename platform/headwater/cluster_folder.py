@@ -113,6 +113,24 @@ def stored_brokers(data_dir: str) -> int | None:
     return 1 if any(os.path.exists(os.path.join(data_dir, name)) for name in ONE_NODE_FILES) else None
 
 
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Report an error of the disk with the path that could not be written; ClusterFolderError."""
+    try:
+        yield
+    except OSError as error:
+        raise ClusterFolderError(f"{path}: {error.strerror}; check the path and its permissions") from None
+
+
+def write_secret(path: str, text: str) -> None:
+    """Write or replace a file that only this user may read; OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with open(os.open(path + ".tmp", flags, 0o600), "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)
+    os.replace(path + ".tmp", path)
+
+
 def check_folder(data_dir: str, brokers: int) -> None:
     """Check that a folder is empty or for this number of brokers.
 
@@ -163,7 +181,7 @@ def prepare_folder(data_dir: str, brokers: int) -> bool:
     new_path = os.path.join(data_dir, NEW_FILE)
     if stored_brokers(data_dir) is not None:
         return os.path.exists(new_path)
-    with _writing(data_dir):
+    with writing(data_dir):
         with open(new_path, "w", encoding="utf-8"):
             _sync_folder(data_dir)
         _write_durably(os.path.join(data_dir, LAYOUT_FILE), encode_layout(first_ids(brokers)).encode())
@@ -178,7 +196,7 @@ def note_start(data_dir: str) -> None:
     """
     journal = read_folder_journal(data_dir)
     if journal is not None and journal.stage is MigrationStage.MIGRATED:
-        with _writing(data_dir):
+        with writing(data_dir):
             started = dataclasses.replace(journal, stage=MigrationStage.STARTED)
             _write_durably(journal_path(data_dir), encode_journal(started))
 
@@ -188,14 +206,6 @@ def end_newness(data_dir: str) -> None:
     with contextlib.suppress(OSError):
         os.remove(os.path.join(data_dir, NEW_FILE))
         _sync_folder(data_dir)
-
-
-@contextlib.contextmanager
-def _writing(data_dir: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ClusterFolderError(f"{data_dir}: {error.strerror}; check the path and its permissions") from None
 
 
 def _write_durably(path: str, data: bytes) -> None:

@@ -20,6 +20,8 @@ from headwater.cluster_folder import (
     end_newness,
     note_start,
     prepare_folder,
+    write_secret,
+    writing,
 )
 from headwater.folder_lock import FolderInUseError, lock_folder
 from headwater.process_list import remove_process_list
@@ -57,12 +59,11 @@ def cluster_defaults(brokers: int) -> dict[str, str]:
 def _lock_folder(data_dir: str) -> int:
     """Make and lock the folder."""
     try:
-        os.makedirs(data_dir, exist_ok=True)
-        return lock_folder(data_dir)
+        with writing(data_dir):
+            os.makedirs(data_dir, exist_ok=True)
+            return lock_folder(data_dir)
     except FolderInUseError as error:
         raise ClusterFolderError(str(error)) from None
-    except OSError as error:
-        raise ClusterFolderError(f"{data_dir}: {error.strerror}; check the path and its permissions") from None
 
 
 class LocalCluster(LocalProcesses):
@@ -211,15 +212,9 @@ class LocalCluster(LocalProcesses):
         return os.path.join(self._data_dir, name)
 
     def _write_secret(self, name: str, text: str) -> None:
-        """Write a file that only this user may read."""
         path = self._path(name)
-        try:
-            with open(os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                os.fchmod(file.fileno(), 0o600)
-                file.write(text)
-            os.replace(path + ".tmp", path)
-        except OSError as error:
-            raise ClusterFolderError(f"{path}: {error.strerror}; check the path and its permissions") from None
+        with writing(path):
+            write_secret(path, text)
 
     def stop(self) -> None:
         """Stop all processes cleanly: the API, the brokers, at last ZooKeeper. May be called twice."""

@@ -84,9 +84,11 @@ class OneNodeFolder:
 
 def is_broker_file(entry: DirectoryEntry) -> bool:
     """Whether an entry of a log folder belongs to the broker. Its lock and its metadata are not among them."""
-    if entry.is_directory:
-        return is_broker_folder(entry.name)
-    return entry.name in _FILES or _CHECKPOINT.fullmatch(entry.name) is not None
+    return is_broker_folder(entry.name) if entry.is_directory else _is_file_name(entry.name)
+
+
+def _is_file_name(name: str) -> bool:
+    return name in _FILES or _CHECKPOINT.fullmatch(name) is not None
 
 
 def inspect_folder(disk: Disk, data_dir: str) -> OneNodeFolder:
@@ -192,7 +194,7 @@ def _check_links(data_dir: str) -> None:
         links = sorted(entry.name for entry in entries if entry.is_symlink())
     for name in links:
         path = os.path.join(data_dir, name)
-        is_own = is_broker_folder(name) or name in _FILES or _CHECKPOINT.fullmatch(name) is not None
+        is_own = is_broker_folder(name) or _is_file_name(name)
         if is_own and not (os.path.isabs(os.readlink(path)) and os.path.exists(path)):
             raise MigrationError(
                 f"{path} is a link to {os.readlink(path)}, which would lead nowhere once it is moved; make it a link "

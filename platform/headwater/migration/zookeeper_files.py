@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from headwater.cluster_folder import write_secret
 from headwater.folder_lock import FolderInUseError, lock_folder
 from headwater.java_runtime import find_java
 from headwater.logtier.config import ConfigError
@@ -65,9 +66,7 @@ class ServedZooKeeperFiles:
         password = secrets.token_hex(PASSWORD_BYTES)
         jaas = f"{folder}.jaas"
         os.makedirs(folder)
-        with open(os.open(jaas, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(server_logins(USERNAME, password))
+        write_secret(jaas, server_logins(USERNAME, password))
         place = ZooKeeperPlace(os.path.abspath(folder), HOST, free_port(HOST), os.path.abspath(jaas))
         try:
             self._serve(place, password, creates)
