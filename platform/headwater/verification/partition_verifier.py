@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from headwater.logtier.client.errors import ClientError, error_name
+from headwater.logtier.client.errors import ClientError, UnknownTopicError, error_name
 from headwater.logtier.client.fetch_codec import CompletedFetch
 from headwater.logtier.records.batch import CorruptRecordsError
 from headwater.verification.outcomes import PartitionOutcome
@@ -75,12 +75,22 @@ class PartitionVerifier:
             outcome.note = "it has no leader"
         else:
             self._topic_id = state.topic_id
-            self._begin(state)
-            if len(self._streams) < 2:
-                outcome.note = f"it has {len(self._streams) or 'no'} replica in the ISR to compare"
-            else:
-                self._compare_all()
+            try:
+                self._compare(state)
+            except UnknownTopicError:
+                self._note_deletion()
         return outcome
+
+    def _compare(self, state: PartitionReplicas) -> None:
+        self._begin(state)
+        if len(self._streams) < 2:
+            self._outcome.note = f"it has {len(self._streams) or 'no'} replica in the ISR to compare"
+        else:
+            self._compare_all()
+
+    def _note_deletion(self) -> None:
+        self._outcome.differences.clear()
+        self._outcome.note = "the topic was deleted meanwhile"
 
     def _begin(self, state: PartitionReplicas) -> None:
         start, end = self._source.bounds(self._topic, self._partition)
@@ -120,8 +130,7 @@ class PartitionVerifier:
         if len(outcome.compared) < 2 and not outcome.differences and not outcome.note:
             outcome.note = "no second replica was left to compare"
         if not self._is_same_topic(self._source.partitions(self._topic)):
-            outcome.differences.clear()
-            outcome.note = "the topic was deleted meanwhile"
+            self._note_deletion()
 
     def _walk(self, end_offset: int, handle_window: Callable[[int], None]) -> None:
         """Read all replicas up to an offset, and handle each window that all of them have answered."""

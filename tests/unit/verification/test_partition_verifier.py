@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from headwater.logtier.client.errors import BrokerConnectionError, ClientError
+from headwater.logtier.client.errors import BrokerConnectionError, ClientError, UnknownTopicError
 from headwater.logtier.client.fetch_codec import CompletedFetch
 from headwater.logtier.records.batch import Record, build_batch, iterate_batches
 from headwater.verification.outcomes import PartitionOutcome
@@ -76,6 +76,8 @@ class ScriptedCluster:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         assert (topic, partition) == (TOPIC, 0)
+        if not self.exists:
+            raise UnknownTopicError(topic)
         broker = self.brokers[self.leader]
         return broker.log_start_offset, broker.end_offset
 
@@ -240,6 +242,20 @@ def test_a_topic_deleted_or_made_anew_meanwhile_has_no_differences() -> None:
 
     found.on_fetch = replace
     outcome = found.verify()
+    assert (outcome.differences, outcome.note) == ([], "the topic was deleted meanwhile")
+
+
+def test_a_topic_deleted_before_its_lacking_records_are_explained_ends_no_other_comparison() -> None:
+    """The ends are asked for again then, and nobody knows them."""
+    whole = [(0, "a", "1"), (1, "b", "2"), (2, "a", "3"), (3, "c", "4")]
+    found = cluster(compacted(*whole), compacted(whole[0], whole[2], whole[3]))
+    found.fetch_bytes_max = len(compacted(*whole))
+
+    def delete() -> None:
+        found.exists = False
+
+    found.on_fetch = delete
+    outcome = found.verify(is_compacted=True)
     assert (outcome.differences, outcome.note) == ([], "the topic was deleted meanwhile")
 
 
