@@ -72,14 +72,14 @@ class Migrating:
         Raises:
             MigrationError: It cannot be migrated, or not further at present; the line says what to do.
         """
-        with self._locked(), self._working():
+        with self._locked(), self._working(self._ways_out):
             journal, folder = self._plan(brokers)
             if folder is not None:
                 self._steps.begin(journal)
             try:
                 return self._steps.go_forward(journal)
             except MigrationError as error:
-                raise MigrationError(f"{error}. {self._ways_out()}") from error
+                raise MigrationError(f"{error}. {self._ways_out}") from error
 
     def go_back(self) -> None:
         """Make the folder that of one node again.
@@ -87,7 +87,7 @@ class Migrating:
         Raises:
             MigrationError: There is no way back, or not at present; the line says what to do.
         """
-        with self._locked(), self._working():
+        with self._locked(), self._working(f"Mend that, then repeat `{self._command} --back`"):
             journal = self._journal()
             if journal is None:
                 raise MigrationError(f"{self._data_dir}: no migration has begun there, so there is no way to go back")
@@ -109,10 +109,10 @@ class Migrating:
             return MigrationPlan(
                 MigrationJournal(MigrationStage.COPYING, folder.node_id, ids, folder.cluster_id), folder
             )
-        command = f"headwater cluster migrate --data {self._data_dir}"
         if journal.stage is MigrationStage.RETURNING:
             raise MigrationError(
-                f"{self._data_dir} is becoming the folder of one node again; finish that first: `{command} --back`"
+                f"{self._data_dir} is becoming the folder of one node again; finish that first: "
+                f"`{self._command} --back`"
             )
         count = len(journal.brokers)
         if journal.stage in (MigrationStage.MIGRATED, MigrationStage.STARTED):
@@ -123,7 +123,7 @@ class Migrating:
         if brokers not in (None, count):
             raise MigrationError(
                 f"{self._data_dir}: a migration to {count} brokers has begun; continue it with --brokers {count}, or "
-                f"go back first: `{command} --back`"
+                f"go back first: `{self._command} --back`"
             )
         return MigrationPlan(journal, None)
 
@@ -163,14 +163,18 @@ class Migrating:
                 os.close(descriptor)
 
     @contextlib.contextmanager
-    def _working(self) -> Iterator[None]:
+    def _working(self, remedy: str) -> Iterator[None]:
         """Report an error of the disk with what can be done."""
         try:
             yield
         except OSError as error:
             reason = f"{error.filename or self._data_dir}: {error.strerror or error}"
-            raise MigrationError(f"{reason}. {self._ways_out()}") from error
+            raise MigrationError(f"{reason}. {remedy}") from error
 
+    @property
+    def _command(self) -> str:
+        return f"headwater cluster migrate --data {self._data_dir}"
+
+    @property
     def _ways_out(self) -> str:
-        command = f"headwater cluster migrate --data {self._data_dir}"
-        return f"Mend that, then continue with `{command}`, or go back with `{command} --back`"
+        return f"Mend that, then continue with `{self._command}`, or go back with `{self._command} --back`"

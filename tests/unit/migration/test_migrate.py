@@ -260,6 +260,23 @@ def test_a_disk_that_fails_leaves_a_line_with_both_ways_out(node_folder: Path) -
     assert tree(node_folder) == before
 
 
+def test_a_disk_that_fails_on_the_way_back_leaves_that_way_alone(node_folder: Path) -> None:
+    class ReadOnly(KillingDisk):
+        def rename(self, path: str, new_path: str) -> None:
+            if new_path.endswith("flights-1"):
+                raise OSError(18, "Invalid cross-device link", path)
+            super().rename(path, new_path)
+
+    before = tree(node_folder)
+    assert forward(node_folder)
+    disk = ReadOnly()
+    with pytest.raises(MigrationError) as caught:
+        Migrating(str(node_folder), disk, NodesInAFile(disk), lambda _: None).go_back()
+    assert str(caught.value).endswith(f"Mend that, then repeat `headwater cluster migrate --data {node_folder} --back`")
+    assert back(node_folder)
+    assert tree(node_folder) == before
+
+
 def test_a_zookeeper_that_cannot_be_written_leaves_both_ways_out(node_folder: Path) -> None:
     class Failing(NodesInAFile):
         def write(self, creates: Sequence[Create], folder: str) -> None:
