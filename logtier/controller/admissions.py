@@ -54,5 +54,5 @@ class Admissions:
                 found[broker_id] = registration
             elif self._refused.get(broker_id) != registration.epoch:
                 self._refused[broker_id] = registration.epoch
-                log.error("broker %d is not admitted, its release is too old: %s", broker_id, reason)
+                log.error("broker %d is not admitted: %s", broker_id, reason)
         return found
