@@ -199,5 +199,7 @@ async def create_flights(cluster: Cluster) -> None:
     await until(lambda: all(cluster.image(each).broker_configs for each in cluster.brokers))
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if "broker-4" not in str(each))
+def names(folder: Path) -> set[str]:
+    """What the brokers' folders hold; a checkpoint that is being written counts as written."""
+    held = (str(each.relative_to(folder)) for each in folder.rglob("*"))
+    return {each.removesuffix(".tmp") for each in held if "broker-4" not in each}
