@@ -144,9 +144,6 @@ class Partition(Generic[LogT]):
         if has_moved or stored.partition_epoch > self.partition_epoch:
             # A proposal compared with an older partition epoch cannot succeed any more.
             self._proposal = None
-        if self._proposal is not None and not {*self._proposal.isr}.issubset(stored.replicas):
-            # Nor can one with a replica that was removed: the answer to an earlier one told the epoch of the removal.
-            self._proposal = None
         self._stored_leader_id = stored.leader
         self.leader_id = NO_LEADER if self._fences and stored.leader == self.broker_id else stored.leader
         self.leader_epoch = stored.leader_epoch
