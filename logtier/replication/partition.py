@@ -365,7 +365,9 @@ class Partition(Generic[LogT]):
         Raises:
             KafkaError: not_leader_or_follower, fenced_leader_epoch, unknown_leader_epoch.
         """
-        if not self.may_serve(any_replica=or_follower and self.broker_id in self.replicas):
+        if self.leader_id != self.broker_id and not (
+            or_follower and not self._fences and self.broker_id in self.replicas
+        ):
             leader = "may be led by another broker" if self._fences else f"is led by broker {self.leader_id}"
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic_partition} {leader}")
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
