@@ -44,12 +44,17 @@ class FetchRefusals:
         """Log an error code of one partition."""
         leader_id = followed.leader_id
         if error_code in _UNAUTHORIZED:
-            self.not_authorized(leader_id, error_code)
+            self._not_authorized(leader_id, error_code)
             return
         level = logging.DEBUG if error_code in _PASSING else logging.ERROR
         logger.log(level, "%s: broker %d answered %s", followed.topic_partition, leader_id, error_name(error_code))
 
-    def not_authorized(self, leader_id: int, error_code: int) -> None:
+    def fetched(self, leader_id: int) -> None:
+        """Note that a leader has served a partition."""
+        if self._unauthorized and self._unauthorized.pop(leader_id, None) is not None:
+            logger.info("broker %d serves fetches of this broker", leader_id)
+
+    def _not_authorized(self, leader_id: int, error_code: int) -> None:
         """Log that a leader refuses this broker."""
         notices = self._unauthorized.setdefault(leader_id, FailureNotices())
         if notices.is_due(error_name(error_code), self._clock.monotonic_ms()):
@@ -59,8 +64,3 @@ class FetchRefusals:
                 error_name(error_code),
                 UNAUTHORIZED_REMEDY,
             )
-
-    def fetched(self, leader_id: int) -> None:
-        """Note that a leader has served a partition."""
-        if self._unauthorized and self._unauthorized.pop(leader_id, None) is not None:
-            logger.info("broker %d serves fetches of this broker", leader_id)
