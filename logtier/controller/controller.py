@@ -109,8 +109,7 @@ class Controller:
         self._epoch_version = ANY_VERSION
         self._elected = False
         self._depositions = 0
-        #: `_depositions` when the running command began: what it has planned holds for this office only.
-        self._depositions_before = 0
+        #: Set when this broker was deposed since the running command began: what it planned held for that office only.
         self._deposed = asyncio.Event()
         #: Whether the running command has written, which proves that this broker is the controller.
         self._has_written = False
@@ -529,7 +528,6 @@ class Controller:
             async with self._turn:
                 if not self._elected:
                     raise KafkaError(ErrorCode.not_controller, "This broker is not the controller.")
-                self._depositions_before = self._depositions
                 self._deposed.clear()
                 self._has_written = False
                 try:
@@ -550,13 +548,17 @@ class Controller:
         """
         if self._has_written or self._config.zookeeper_connect is None:
             return
-        if self._depositions != self._depositions_before:
-            raise KafkaError(ErrorCode.not_controller, "This broker is not the controller any more.")
-        check = Check(paths.CONTROLLER_EPOCH, self._epoch_version)
-        await fenced(self._store.multi([check]), self.depose)
+        await fenced(self._store.multi([self._fence()]), self.depose)
+
+    def _fence(self) -> Check:
+        """Return the check that fails in the store if another broker was elected; KafkaError if it may have been."""
+        if self._deposed.is_set():
+            # Even if this broker has been elected again: another one may have changed what the command planned with.
+            raise KafkaError(ErrorCode.not_controller, "This broker was not the controller all the time.")
+        return Check(paths.CONTROLLER_EPOCH, self._epoch_version)
 
     def _refusal(self, error: CommandError) -> KafkaError:
-        is_deposed = self._store.state is not SessionState.CONNECTED or self._depositions != self._depositions_before
+        is_deposed = self._store.state is not SessionState.CONNECTED or self._deposed.is_set()
         return self._refusals.refusal(error, is_deposed=is_deposed)
 
     async def _write_results(self, plan: Plan[Result]) -> list[Result]:
@@ -584,11 +586,7 @@ class Controller:
 
     async def _write(self, operations: Sequence[Operation]) -> None:
         """Execute operations, fenced, and wait until this broker has applied them."""
-        if self._depositions != self._depositions_before:
-            # Even if this broker has been elected again: another one may have changed what the command planned with.
-            raise KafkaError(ErrorCode.not_controller, "This broker was not the controller all the time.")
-        check = Check(paths.CONTROLLER_EPOCH, self._epoch_version)
-        number = await fenced(self._store.append([check, *operations]), self.depose)
+        number = await fenced(self._store.append([self._fence(), *operations]), self.depose)
         self._has_written = True
         await applied_in_office(self._follower, number, self._deposed)
 

@@ -65,7 +65,7 @@ def plan_registration(
     brokers = LiveBrokers(image, shutting_down, coming=registration)
     if known is not None and known.is_alive and known.epoch == registration.epoch:
         # The same life of the broker: its addresses have changed, or what can be used of its log folders.
-        changed = _changed_topics(image.topics.values(), partial(_with_folders, registration, brokers), min_isr)
+        changed = changed_topics(image.topics.values(), partial(_with_folders, registration, brokers), min_isr)
         return [*changed, made_known]
 
     def returned(topic: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
@@ -76,7 +76,7 @@ def plan_registration(
         draft.elect(unclean=allows_unclean(topic))
         return draft.result()
 
-    return [*_changed_topics(image.topics.values(), returned, min_isr), made_known]
+    return [*changed_topics(image.topics.values(), returned, min_isr), made_known]
 
 
 def _with_folders(
@@ -126,7 +126,7 @@ def plan_departure(
             draft.elect(unclean=True)
         return draft.result()
 
-    return [*_changed_topics(image.topics.values(), left, min_isr), SetData(paths.known_broker_path(broker_id), data)]
+    return [*changed_topics(image.topics.values(), left, min_isr), SetData(paths.known_broker_path(broker_id), data)]
 
 
 def plan_unclean_elections(
@@ -144,7 +144,7 @@ def plan_unclean_elections(
         draft.elect(unclean=True)
         return draft.result()
 
-    return _changed_topics(image.topics.values(), led, min_isr)
+    return changed_topics(image.topics.values(), led, min_isr)
 
 
 def plan_preferred_elections(image: MetadataImage, brokers: Candidates, min_isr: MinIsr) -> list[Operation]:
@@ -164,7 +164,7 @@ def plan_preferred_elections(image: MetadataImage, brokers: Candidates, min_isr:
         rest -= after is not partition
         return after
 
-    return _changed_topics(image.topics.values(), preferred, min_isr)
+    return changed_topics(image.topics.values(), preferred, min_isr)
 
 
 def plan_hand_overs(
@@ -177,7 +177,7 @@ def plan_hand_overs(
     if not any(broker.process.full_directories for broker in image.brokers.values()):
         return []
     topics = image.topics.values() if topic_ids is None else filter(None, map(image.topic_by_id, topic_ids))
-    return _changed_topics(topics, partial(_given_away, brokers), min_isr)
+    return changed_topics(topics, partial(_given_away, brokers), min_isr)
 
 
 def _given_away(brokers: Candidates, _: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
@@ -208,14 +208,19 @@ def plan_lower_min_isr(image: MetadataImage, min_isr: MinIsr) -> list[Operation]
     concerned = (
         topic for topic in image.topics.values() if any(each.elr or each.reassignment for each in topic.partitions)
     )
-    return _changed_topics(concerned, lowered, min_isr)
+    return changed_topics(concerned, lowered, min_isr)
 
 
-def _changed_topics(
+def changed_topics(
     topics: Iterable[TopicImage],
     change: Callable[[TopicImage, PartitionImage, int], PartitionImage],
     min_isr: MinIsr,
 ) -> list[Operation]:
+    """Return the operations after a change of each partition; they may take effect one by one.
+
+    Args:
+        change: Returns a partition's next state, by its topic and the topic's min.insync.replicas.
+    """
     operations: list[Operation] = []
     for topic in topics:
         minimum = min_isr(topic)

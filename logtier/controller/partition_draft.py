@@ -148,7 +148,7 @@ class PartitionDraft:
         if change is None or self._leader == NO_BROKER:
             return
         isr = tuple(each for each in self._isr if each not in change.removing)
-        target = tuple(each for each in self._replicas if each not in change.removing)
+        target = change.target(self._replicas)
         if not {*change.adding}.issubset(isr):
             return
         is_one_needed = not {*self._isr, *self._elr}.isdisjoint(change.removing)
@@ -175,10 +175,9 @@ class PartitionDraft:
     @property
     def _min_isr(self) -> int:
         """The effective minimum: min.insync.replicas, at most the number of replicas before and after."""
-        count = len(self._replicas)
-        if self._reassignment is not None:
-            count = min(len(self._reassignment.former), count - len(self._reassignment.removing))
-        return min(self._min_insync_replicas, count)
+        change, replicas = self._reassignment, self._replicas
+        factor = len(replicas) if change is None else change.least_replication_factor(replicas)
+        return min(self._min_insync_replicas, factor)
 
     def _lead(self, leader: int, isr: tuple[int, ...]) -> None:
         self._leader = leader

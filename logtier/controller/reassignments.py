@@ -5,10 +5,11 @@ ones; the leader proposes the new ones for the ISR as they catch up (AlterPartit
 them ends the reassignment (`partition_draft`). A controller that takes over goes on with what is stored.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headwater.logtier.controller.elections import MinIsr
+from headwater.logtier.controller.elections import MinIsr, changed_topics
 from headwater.logtier.controller.partition_draft import Candidates, PartitionDraft
 from headwater.logtier.controller.state import Plan
 from headwater.logtier.metadata.image import MetadataImage, TopicImage
@@ -75,16 +76,12 @@ def plan_completions(image: MetadataImage, candidates: Candidates, min_isr: MinI
 
     They may take effect one by one.
     """
-    operations: list[Operation] = []
-    for topic in image.topics.values():
-        if any(each.reassignment is not None for each in topic.partitions):
-            minimum = min_isr(topic)
-            partitions = tuple(
-                each if each.reassignment is None else PartitionDraft(each, minimum, candidates).result()
-                for each in topic.partitions
-            )
-            operations += change_topic(topic.name, topic.topic_id, topic.partitions, partitions)
-    return operations
+
+    def completed(_: TopicImage, partition: PartitionImage, minimum: int) -> PartitionImage:
+        return partition if partition.reassignment is None else PartitionDraft(partition, minimum, candidates).result()
+
+    reassigned = (topic for topic in image.topics.values() if any(each.reassignment for each in topic.partitions))
+    return changed_topics(reassigned, completed, min_isr)
 
 
 def _find(image: MetadataImage, key: TopicPartition) -> TopicImage:
@@ -106,10 +103,10 @@ def _reassigned(
 ) -> PartitionImage:
     if not target:
         raise _invalid("an empty replica list")
-    for place, broker_id in enumerate(ordered := sorted(target)):
+    for broker_id, count in sorted(Counter(target).items()):
         if broker_id not in image.registrations:
             raise _invalid(f"broker {broker_id}, but no such broker is registered")
-        if place and ordered[place - 1] == broker_id:
+        if count > 1:
             raise _invalid(f"the broker {broker_id} more than once")
     factor = len(partition.target)
     if len(target) != factor and not may_change_factor:

@@ -53,6 +53,14 @@ class Reassignment(NamedTuple):
     removing: tuple[int, ...]
     former: tuple[int, ...]
 
+    def target(self, replicas: Sequence[int]) -> tuple[int, ...]:
+        """Return those of the present replicas that stay."""
+        return tuple([each for each in replicas if each not in self.removing])
+
+    def least_replication_factor(self, replicas: Sequence[int]) -> int:
+        """Return the number of replicas before or after, the smaller one."""
+        return min(len(self.former), len(replicas) - len(self.removing))
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
@@ -82,9 +90,7 @@ class PartitionImage:
     @property
     def target(self) -> tuple[int, ...]:
         """The replicas after the reassignment under way; all of them without one."""
-        if self.reassignment is None:
-            return self.replicas
-        return tuple([each for each in self.replicas if each not in self.reassignment.removing])
+        return self.replicas if self.reassignment is None else self.reassignment.target(self.replicas)
 
     @property
     def least_replication_factor(self) -> int:
@@ -93,10 +99,9 @@ class PartitionImage:
         It bounds min.insync.replicas: with all replicas of a reassignment counted, a partition of one replica that is
         moved would refuse acks=all until the new replica is in sync.
         """
-        change = self.reassignment
-        if change is None:
+        if self.reassignment is None:
             return len(self.replicas)
-        return min(len(change.former), len(self.replicas) - len(change.removing))
+        return self.reassignment.least_replication_factor(self.replicas)
 
     def directory_of(self, broker_id: int) -> str:
         """Return the id of the log folder of a replica; empty if it is not known."""
@@ -239,7 +244,7 @@ def _reassignment(
     for listed in changed:
         if len(set(listed)) != len(listed) or not set(replicas).issuperset(listed):
             raise ValueError(listed)
-    target = [each for each in replicas if each not in removing]
+    target = changed.target(replicas)
     if not target or not former or not (adding or removing) or set(adding) != set(target).difference(former):
         raise ValueError(changed)
     return changed

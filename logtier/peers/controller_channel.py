@@ -17,6 +17,7 @@ from headwater.logtier.client.errors import (
 from headwater.logtier.peers.backoff import ExponentialBackoff, FailureNotices
 from headwater.logtier.peers.errors import PeersClosedError
 from headwater.logtier.peers.peers import SendToBroker
+from headwater.logtier.peers.remedies import UNAUTHORIZED_REMEDY
 from headwater.logtier.runtime.clock import Clock
 
 __all__ = ["CLUSTER_AUTHORIZATION_FAILED", "NOT_CONTROLLER", "STALE_BROKER_EPOCH", "ControllerChannel"]
@@ -131,11 +132,11 @@ class ControllerChannel:
             try:
                 response = await self._attempt(request, deadline_ms)
                 code = error_code(response)
-                if code == CLUSTER_AUTHORIZATION_FAILED and code not in retriable:
-                    self._not_authorized()
-                    return response
                 if code not in retriable:
-                    self._decided()
+                    if code == CLUSTER_AUTHORIZATION_FAILED:
+                        self._not_authorized()
+                    else:
+                        self._decided()
                     return response
                 failure = f"the controller answered {error_name(code)}"
             except (UnsupportedVersionError, PeersClosedError):
@@ -169,8 +170,9 @@ class ControllerChannel:
         """Log that the controller refuses this broker as a whole; every request of every channel has that answer."""
         if self._refusals.is_due("not authorized", self._clock.monotonic_ms()):
             logger.error(
-                "the controller refuses requests of this broker: CLUSTER_AUTHORIZATION_FAILED; add the principal of "
-                "this broker to super.users of all brokers, or allow it ClusterAction on the cluster"
+                "the controller refuses requests of this broker: %s; %s",
+                error_name(CLUSTER_AUTHORIZATION_FAILED),
+                UNAUTHORIZED_REMEDY,
             )
 
     async def _pause(self, delay_ms: int) -> None:

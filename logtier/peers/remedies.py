@@ -11,7 +11,12 @@ from headwater.logtier.config import ConfigError
 from headwater.logtier.runtime.tls_stream import TlsError
 from headwater.logtier.security.key_files import tls_reason
 
-__all__ = ["remedy"]
+__all__ = ["UNAUTHORIZED_REMEDY", "remedy"]
+
+UNAUTHORIZED_REMEDY: Final = (
+    "add the principal of this broker to super.users of all brokers, or allow it ClusterAction on the cluster"
+)
+"""What to do about requests that another broker does not authorize."""
 
 #: Codes of OpenSSL's X509_V_ERR_*.
 _NOT_YET_VALID: Final = 9

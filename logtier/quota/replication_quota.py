@@ -4,6 +4,7 @@ from math import ceil
 from typing import Final
 
 from headwater.logtier.config.definition import LONG_MAX
+from headwater.logtier.quota.token_bucket import TokenBucket
 
 # Unused rate that may be used after a pause, in seconds.
 _BURST_S: Final = 1.0
@@ -26,46 +27,38 @@ class ReplicationQuota:
     """
 
     def __init__(self) -> None:
-        self._rate = LONG_MAX
-        self._bytes = 0.0
-        self._refilled_ms = 0
+        #: None without a limit.
+        self._bucket: TokenBucket | None = None
 
     @property
     def is_limited(self) -> bool:
         """Whether there is a rate limit."""
-        return self._rate < LONG_MAX
+        return self._bucket is not None
 
     def change_rate(self, bytes_per_second: int, now_ms: int) -> None:
         """Set the rate, in bytes per second: the greatest LONG means no limit, 0 halts all."""
-        if bytes_per_second == self._rate:
-            return
-        if not self.is_limited:
-            self._bytes, self._refilled_ms = bytes_per_second * _BURST_S, now_ms
-        self._refill(now_ms)
-        self._rate = bytes_per_second
-        self._bytes = min(self._bytes, bytes_per_second * _BURST_S)
+        if bytes_per_second == LONG_MAX:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = TokenBucket(bytes_per_second, burst_s=_BURST_S, now_ms=now_ms)
+        else:
+            self._bucket.change_rate(bytes_per_second, now_ms)
 
     def record(self, size: int, now_ms: int) -> None:
         """Count replicated bytes."""
-        if self.is_limited:
-            self._refill(now_ms)
-            self._bytes -= size
+        if self._bucket is not None:
+            self._bucket.take(size, now_ms)
 
     def allowance(self, now_ms: int) -> int:
         """Return the bytes that may be replicated now; 0 while the quota is exceeded."""
-        if not self.is_limited:
-            return LONG_MAX
-        self._refill(now_ms)
-        return max(0, int(self._bytes))
+        return LONG_MAX if self._bucket is None else max(0, int(self._bucket.available(now_ms)))
 
     def wait_ms(self, now_ms: int) -> int:
         """Return the time until a byte may be replicated, in ms, at most a second; 0 if one may now."""
-        if self.allowance(now_ms):
+        if self._bucket is None:
             return 0
-        missing = 1 - self._bytes
-        return min(_WAIT_MS_MAX, ceil(missing * 1000 / self._rate)) if self._rate else _WAIT_MS_MAX
-
-    def _refill(self, now_ms: int) -> None:
-        elapsed_s = max(0, now_ms - self._refilled_ms) / 1000
-        self._bytes = min(self._bytes + self._rate * elapsed_s, self._rate * _BURST_S)
-        self._refilled_ms = now_ms
+        missing = 1 - self._bucket.available(now_ms)
+        if missing <= 0:
+            return 0
+        rate = self._bucket.rate
+        return min(_WAIT_MS_MAX, ceil(missing * 1000 / rate)) if rate else _WAIT_MS_MAX

@@ -144,9 +144,6 @@ class Partition(Generic[LogT]):
         if has_moved or stored.partition_epoch > self.partition_epoch:
             # A proposal compared with an older partition epoch cannot succeed any more.
             self._proposal = None
-        if self._proposal is not None and not {*self._proposal.isr}.issubset(stored.replicas):
-            # Nor can one with a replica that was removed: the answer to an earlier one told the epoch of the removal.
-            self._proposal = None
         self._stored_leader_id = stored.leader
         self.leader_id = NO_LEADER if self._fences and stored.leader == self.broker_id else stored.leader
         self.leader_epoch = stored.leader_epoch
@@ -368,7 +365,9 @@ class Partition(Generic[LogT]):
         Raises:
             KafkaError: not_leader_or_follower, fenced_leader_epoch, unknown_leader_epoch.
         """
-        if not self.may_serve(any_replica=or_follower and self.broker_id in self.replicas):
+        if self.leader_id != self.broker_id and not (
+            or_follower and not self._fences and self.broker_id in self.replicas
+        ):
             leader = "may be led by another broker" if self._fences else f"is led by broker {self.leader_id}"
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic_partition} {leader}")
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):

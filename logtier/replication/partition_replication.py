@@ -239,8 +239,10 @@ class PartitionReplication:
 
     def follower_heard(self, follower: FetchingFollower, wanted: Sequence[FetchPartition]) -> None:
         """Lead those partitions again of which a member of the ISR is about to fetch."""
+        if not self._cut_off:
+            return
         before = len(self._cut_off)
-        for each in wanted if before else ():
+        for each in wanted:
             partition = self._cut_off.get(each.topic_partition)
             if partition is not None:
                 now_ms = self._clock.monotonic_ms()

@@ -466,9 +466,10 @@ class ReplicaManager:
         """
         if follower is not None:
             self.partition_replication.follower_heard(follower, wanted)
-        if follower is not None and self.throttles.leader.is_active:
-            throttle, now_ms = self.throttles.leader, self._clock.monotonic_ms()
-            wanted = throttled_fetch(throttle, wanted, follower.broker_id, self._isr_of, now_ms)
+            throttle = self.throttles.leader
+            if throttle.is_active:
+                now_ms = self._clock.monotonic_ms()
+                wanted = throttled_fetch(throttle, wanted, follower.broker_id, self._isr_of, now_ms)
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
         fetched = self._reads.read(wanted, bytes_max, cold)
         if cold:

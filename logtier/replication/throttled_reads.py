@@ -15,12 +15,10 @@ def throttled_fetch(
     isr_of: Callable[[TopicPartition], Collection[int]],
     now_ms: int,
 ) -> Sequence[FetchPartition]:
-    """Return what of a follower's fetch the leader's quota permits: other partitions are as they were.
+    """Return what of a follower's fetch the leader's quota permits, while it is active: others are as they were.
 
     A throttled partition out of the follower's ISR gets at most the allowance, and nothing while the quota is exceeded.
     """
-    if not throttle.is_active:
-        return wanted
     allowance = throttle.allowance(now_ms)
     permitted = []
     for each in wanted:

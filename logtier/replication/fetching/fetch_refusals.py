@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from headwater.logtier.client.errors import error_name
 from headwater.logtier.peers.backoff import FailureNotices
+from headwater.logtier.peers.remedies import UNAUTHORIZED_REMEDY
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.replication.fetching.followed_partition import FollowedPartition
 from headwater.logtier.runtime.clock import Clock
@@ -42,27 +44,23 @@ class FetchRefusals:
         """Log an error code of one partition."""
         leader_id = followed.leader_id
         if error_code in _UNAUTHORIZED:
-            self.not_authorized(leader_id, error_code)
+            self._not_authorized(leader_id, error_code)
             return
         level = logging.DEBUG if error_code in _PASSING else logging.ERROR
-        logger.log(level, "%s: broker %d answered %s", followed.topic_partition, leader_id, _name(error_code))
-
-    def not_authorized(self, leader_id: int, error_code: int) -> None:
-        """Log that a leader refuses this broker."""
-        notices = self._unauthorized.setdefault(leader_id, FailureNotices())
-        if notices.is_due(_name(error_code), self._clock.monotonic_ms()):
-            logger.error(
-                "broker %d refuses fetches of this broker: %s; add the principal of this broker to super.users of all "
-                "brokers, or allow it ClusterAction on the cluster; the broker tries again",
-                leader_id,
-                _name(error_code),
-            )
+        logger.log(level, "%s: broker %d answered %s", followed.topic_partition, leader_id, error_name(error_code))
 
     def fetched(self, leader_id: int) -> None:
         """Note that a leader has served a partition."""
         if self._unauthorized and self._unauthorized.pop(leader_id, None) is not None:
             logger.info("broker %d serves fetches of this broker", leader_id)
 
-
-def _name(error_code: int) -> str:
-    return ErrorCode(error_code).name.upper()
+    def _not_authorized(self, leader_id: int, error_code: int) -> None:
+        """Log that a leader refuses this broker."""
+        notices = self._unauthorized.setdefault(leader_id, FailureNotices())
+        if notices.is_due(error_name(error_code), self._clock.monotonic_ms()):
+            logger.error(
+                "broker %d refuses fetches of this broker: %s; %s; the broker tries again",
+                leader_id,
+                error_name(error_code),
+                UNAUTHORIZED_REMEDY,
+            )

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.errors import ClientError, error_name
 from headwater.logtier.peers.leader_requests import ListedOffset, list_offsets_request
 from headwater.logtier.peers.peers import Peers, Purpose
 from headwater.logtier.peers.replica_fetch import ReplicaFetchPartition, ReplicaFetchResponse, replica_fetch_request
@@ -190,7 +190,7 @@ class LeaderFetcher:
         if error_code in _SESSION_ERRORS and planned.session_epoch:
             self._plan.restart()
             return
-        logger.warning("broker %d answered %s to a fetch", self.leader_id, ErrorCode(error_code).name.upper())
+        logger.warning("broker %d answered %s to a fetch", self.leader_id, error_name(error_code))
         self._plan.failed(self._clock.monotonic_ms())
 
     def _plan_after(self, outcome: AnswerOutcome, followed: FollowedPartition) -> None:
