@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from headwater.cli.reassignment.balance import BalanceBand, balance_plan
+from headwater.cli.reassignment.balance import balance_plan
+from headwater.cli.reassignment.band import BalanceBand
 from headwater.cli.reassignment.drain import drain_plan
 from headwater.cli.reassignment.execution import SETTLE_OBSERVATIONS
 from headwater.cli.reassignment.plan import ReassignmentPlan

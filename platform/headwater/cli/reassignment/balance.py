@@ -16,69 +16,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from headwater.cli.reassignment.assignment import AssignmentDraft
+from headwater.cli.reassignment.band import BalanceBand, Band
 from headwater.cli.reassignment.leaders import balance_leaders
 from headwater.cli.reassignment.plan import ReassignmentPlan
 from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
 
-__all__ = ["BalanceBand", "balance_plan"]
+__all__ = ["balance_plan"]
 
 #: Replicas of one broker that are tried for one step of counts, the smallest first. Larger ones harm the bytes more,
 #: and a search among 100,000 for one that fits takes longer than its evenness is worth.
 COUNT_CANDIDATES_MAX: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceBand:
-    """How far from the mean a broker may be: copying costs more than a small difference.
-
-    Attributes:
-        threshold_percent: Part of the mean, as the threshold of HDFS's balancer.
-        negligible_bytes: Least half-width of a band of bytes; a few log segments differ by chance.
-    """
-
-    threshold_percent: int = 10
-    negligible_bytes: int = 64 << 20
-
-    def of_bytes(self, values: Iterable[int]) -> Band:
-        """Return the band of bytes."""
-        total, number = _total(values)
-        mean = total // number
-        half = max(mean * self.threshold_percent // 100, self.negligible_bytes)
-        return Band(mean - half, mean, mean + half)
-
-    def of_counts(self, values: Iterable[int]) -> Band:
-        """Return the band of counts: with the counts right below and above the mean always in it."""
-        total, number = _total(values)
-        low, high = total // number, -(-total // number)
-        slack = total * self.threshold_percent // (100 * number)
-        return Band(low - slack, low, high + slack)
-
-
-class Band(NamedTuple):
-    """The values that are even enough, and the mean, rounded down."""
-
-    low: int
-    mean: int
-    high: int
-
-    def excess(self, value: int) -> int:
-        """Return how far a value is outside.
-
-        >>> band = Band(8, 10, 12)
-        >>> band.excess(7), band.excess(9), band.excess(15)
-        (1, 0, 3)
-        """
-        return max(value - self.high, self.low - value, 0)
-
-    def change(self, source: int, target: int, amount: int) -> int:
-        """Return the change of the excess of both when an amount moves from one value to the other."""
-        after = self.excess(source - amount) + self.excess(target + amount)
-        return after - self.excess(source) - self.excess(target)
 
 
 def balance_plan(snapshot: ClusterSnapshot, band: BalanceBand | None = None) -> ReassignmentPlan:
@@ -123,7 +74,7 @@ class _Search:
                 continue
             if not self._even_out_dirs():
                 break
-        balance_leaders(self._draft, self._band.threshold_percent, self._band.negligible_bytes)
+        balance_leaders(self._draft, self._band)
 
     # -- racks -------------------------------------------------------------------------------------------------------
 
@@ -269,8 +220,3 @@ def _by_fit(
 def _position(ascending: list[tuple[int, PartitionKey]], size: int) -> int:
     """Return the number of replicas smaller than a size."""
     return bisect_left(ascending, size, key=lambda each: each[0])
-
-
-def _total(values: Iterable[int]) -> tuple[int, int]:
-    listed = list(values)
-    return sum(listed), len(listed)
