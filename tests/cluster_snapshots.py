@@ -6,13 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headwater.cli.reassignment.plan import ReassignmentPlan
-from headwater.cli.reassignment.snapshot import (
-    BrokerSnapshot,
-    ClusterSnapshot,
-    LogDirSnapshot,
-    PartitionKey,
-    PartitionSnapshot,
-)
+from headwater.cli.reassignment.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 DIR = "a"
 Brokers = dict[int, BrokerSnapshot]
@@ -30,7 +25,7 @@ def partition_of(name: str, replicas: Sequence[int], size_bytes: int = 0, **othe
     """A partition with all replicas in sync, in folder `a` of their brokers."""
     topic, _, number = name.rpartition("-")
     made = PartitionSnapshot(
-        PartitionKey(topic, int(number)),
+        TopicPartition(topic, int(number)),
         tuple(replicas),
         replicas[0],
         tuple(replicas),

@@ -14,7 +14,8 @@ from headwater.cli.reassignment.plan import (
     apply_plan,
     broker_loads,
 )
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, LogDirSnapshot, PartitionKey, rack_spread
+from headwater.cli.reassignment.snapshot import ClusterSnapshot, LogDirSnapshot, rack_spread
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["AssignmentDraft", "room_reserve_bytes"]
 
@@ -50,7 +51,7 @@ class AssignmentDraft:
         self.sizes = dict.fromkeys(known, 0)
         self.counts = dict.fromkeys(known, 0)
         #: (size, partition) of each broker's replicas, ascending.
-        self.sorted_of: dict[int, list[tuple[int, PartitionKey]]] = {each: [] for each in known}
+        self.sorted_of: dict[int, list[tuple[int, TopicPartition]]] = {each: [] for each in known}
         self.dir_sizes = {
             each.broker_id: {folder.path: 0 for folder in each.log_dirs} for each in snapshot.brokers.values()
         }
@@ -58,7 +59,7 @@ class AssignmentDraft:
             each.broker_id: {folder.path: _room(folder) for folder in each.log_dirs}
             for each in snapshot.brokers.values()
         }
-        self.dir_of: dict[tuple[PartitionKey, int], str] = {}
+        self.dir_of: dict[tuple[TopicPartition, int], str] = {}
         #: Number of changes of a broker's replicas, for what is remembered of a search.
         self.versions: defaultdict[int, int] = defaultdict(int)
         for key, part in snapshot.partitions.items():
@@ -71,7 +72,7 @@ class AssignmentDraft:
         for each in self.sorted_of.values():
             each.sort()
 
-    def size(self, key: PartitionKey) -> int:
+    def size(self, key: TopicPartition) -> int:
         """Return the size of one replica in bytes."""
         return self.snapshot.partitions[key].size_bytes
 
@@ -79,15 +80,15 @@ class AssignmentDraft:
         """Return whether one of a broker's folders has room for a replica."""
         return any(room >= size_bytes for room in self.dir_room[broker_id].values())
 
-    def spread(self, key: PartitionKey) -> int:
+    def spread(self, key: TopicPartition) -> int:
         """Return the number of racks that have a replica of a partition."""
         return rack_spread(self.replicas[key], self.racks)
 
-    def spread_after(self, key: PartitionKey, source: int, target: int) -> int:
+    def spread_after(self, key: TopicPartition, source: int, target: int) -> int:
         """Return the same after a move of one replica."""
         return rack_spread((target if each == source else each for each in self.replicas[key]), self.racks)
 
-    def may_move(self, key: PartitionKey, source: int, target: int) -> bool:
+    def may_move(self, key: TopicPartition, source: int, target: int) -> bool:
         """Return whether a replica can move without a loss: there is a leader to copy from, room, and racks remain."""
         return (
             target not in self.replicas[key]
@@ -96,7 +97,7 @@ class AssignmentDraft:
             and self.spread_after(key, source, target) >= self.spread(key)
         )
 
-    def move(self, key: PartitionKey, source: int, target: int) -> None:
+    def move(self, key: TopicPartition, source: int, target: int) -> None:
         """Replace a replica in its position."""
         replicas = self.replicas[key]
         assert target not in replicas, (key, target)
@@ -112,7 +113,7 @@ class AssignmentDraft:
         self._leave_dir(key, source)
         self._enter_dir(key, target, self._dir_for(target, size))
 
-    def add(self, key: PartitionKey, target: int) -> None:
+    def add(self, key: TopicPartition, target: int) -> None:
         """Add a replica, the last in order."""
         replicas = self.replicas[key]
         assert target not in replicas, (key, target)
@@ -124,18 +125,18 @@ class AssignmentDraft:
         self.versions[target] += 1
         self._enter_dir(key, target, self._dir_for(target, size))
 
-    def move_dir(self, key: PartitionKey, broker_id: int, path: str) -> None:
+    def move_dir(self, key: TopicPartition, broker_id: int, path: str) -> None:
         """Place a replica in another folder of its broker."""
         self._leave_dir(key, broker_id)
         self._enter_dir(key, broker_id, path)
 
-    def lead(self, key: PartitionKey, broker_id: int) -> None:
+    def lead(self, key: TopicPartition, broker_id: int) -> None:
         """Make a replica the preferred leader; the others keep their order."""
         replicas = self.replicas[key]
         replicas.remove(broker_id)
         replicas.insert(0, broker_id)
 
-    def _count(self, key: PartitionKey, broker_id: int, step: int) -> None:
+    def _count(self, key: TopicPartition, broker_id: int, step: int) -> None:
         size = self.size(key)
         self.sizes[broker_id] += step * size
         self.counts[broker_id] += step
@@ -147,13 +148,13 @@ class AssignmentDraft:
         fitting = [path for path in room if room[path] >= size] or list(room)
         return min(fitting, key=lambda path: (sizes[path], path))
 
-    def _enter_dir(self, key: PartitionKey, broker_id: int, path: str) -> None:
+    def _enter_dir(self, key: TopicPartition, broker_id: int, path: str) -> None:
         size = self.size(key)
         self.dir_of[key, broker_id] = path
         self.dir_sizes[broker_id][path] += size
         self.dir_room[broker_id][path] -= size
 
-    def _leave_dir(self, key: PartitionKey, broker_id: int) -> None:
+    def _leave_dir(self, key: TopicPartition, broker_id: int) -> None:
         path = self.dir_of.pop((key, broker_id), None)
         if path is not None:
             size = self.size(key)
@@ -161,7 +162,7 @@ class AssignmentDraft:
             self.dir_room[broker_id][path] += size
 
     def plan(
-        self, blocked: tuple[BlockedPartition, ...] = (), elections: tuple[PartitionKey, ...] = ()
+        self, blocked: tuple[BlockedPartition, ...] = (), elections: tuple[TopicPartition, ...] = ()
     ) -> ReassignmentPlan:
         """Return the moves that make this assignment of the present one, large ones first."""
         moves = [
@@ -180,7 +181,7 @@ class AssignmentDraft:
             broker_loads(self.snapshot, apply_plan(self.snapshot, moves)),
         )
 
-    def _partition_move(self, key: PartitionKey) -> PartitionMove:
+    def _partition_move(self, key: TopicPartition) -> PartitionMove:
         part, after = self.snapshot.partitions[key], tuple(self.replicas[key])
         pinned = tuple(
             (each, self.dir_of[key, each])

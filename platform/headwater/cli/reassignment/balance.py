@@ -23,7 +23,8 @@ from headwater.cli.reassignment.assignment import AssignmentDraft
 from headwater.cli.reassignment.band import BalanceBand, Band
 from headwater.cli.reassignment.leaders import balance_leaders
 from headwater.cli.reassignment.plan import ReassignmentPlan
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
+from headwater.cli.reassignment.snapshot import ClusterSnapshot
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["balance_plan"]
 
@@ -40,7 +41,7 @@ def balance_plan(snapshot: ClusterSnapshot, band: BalanceBand | None = None) -> 
     return draft.plan(elections=_elections(draft))
 
 
-def _elections(draft: AssignmentDraft) -> tuple[PartitionKey, ...]:
+def _elections(draft: AssignmentDraft) -> tuple[TopicPartition, ...]:
     """Return the partitions that keep their assignment, and whose preferred leader is in sync and does not lead."""
     parts = draft.snapshot.partitions
     return tuple(
@@ -66,7 +67,7 @@ class _Search:
         #: Pairs without a step, with the versions of both brokers at that time.
         self._barren: dict[tuple[str, int, int], tuple[int, int]] = {}
         #: By pair, where the last search for a step of counts ended: replicas before it seldom fit later.
-        self._passed: dict[tuple[int, int], tuple[int, PartitionKey]] = {}
+        self._passed: dict[tuple[int, int], tuple[int, TopicPartition]] = {}
 
     def run(self) -> None:
         while True:
@@ -130,7 +131,7 @@ class _Search:
                 self._barren[rank, source, target] = versions
         return False
 
-    def _step_of_bytes(self, source: int, target: int) -> PartitionKey | None:
+    def _step_of_bytes(self, source: int, target: int) -> TopicPartition | None:
         """Return the replica that brings both brokers closest to the mean, if it lowers the excess."""
         draft, band = self._draft, self._bytes
         high, low = draft.sizes[source], draft.sizes[target]
@@ -141,7 +142,7 @@ class _Search:
                 return key
         return None
 
-    def _step_of_counts(self, source: int, target: int) -> PartitionKey | None:
+    def _step_of_counts(self, source: int, target: int) -> TopicPartition | None:
         """Return the smallest replica that lowers the excess of counts, and harms no bytes."""
         draft = self._draft
         if self._counts.change(draft.counts[source], draft.counts[target], 1) >= 0:
@@ -171,7 +172,7 @@ class _Search:
         for broker_id in self._draft.receivers:
             sizes = self._draft.dir_sizes[broker_id]
             if len(sizes) > 1:
-                of_dir: dict[str, list[tuple[int, PartitionKey]]] = {path: [] for path in sizes}
+                of_dir: dict[str, list[tuple[int, TopicPartition]]] = {path: [] for path in sizes}
                 for each in self._draft.sorted_of[broker_id]:
                     path = self._draft.dir_of.get((each[1], broker_id))
                     if path is not None:
@@ -181,7 +182,7 @@ class _Search:
                     has_moved = True
         return has_moved
 
-    def _step_of_dirs(self, broker_id: int, of_dir: dict[str, list[tuple[int, PartitionKey]]], band: Band) -> bool:
+    def _step_of_dirs(self, broker_id: int, of_dir: dict[str, list[tuple[int, TopicPartition]]], band: Band) -> bool:
         draft = self._draft
         sizes = draft.dir_sizes[broker_id]
         ascending = sorted(sizes, key=lambda path: (sizes[path], path))
@@ -200,8 +201,8 @@ class _Search:
 
 
 def _by_fit(
-    ascending: list[tuple[int, PartitionKey]], high: int, low: int, band: Band
-) -> Iterable[tuple[int, PartitionKey]]:
+    ascending: list[tuple[int, TopicPartition]], high: int, low: int, band: Band
+) -> Iterable[tuple[int, TopicPartition]]:
     """Yield (size, partition) in the order of a step's preference: of few replicas, and of no more bytes than needed.
 
     First come those that bring neither value past the mean, large ones first; then larger ones, small ones first. An
@@ -217,6 +218,6 @@ def _by_fit(
     yield from ascending[middle:last]
 
 
-def _position(ascending: list[tuple[int, PartitionKey]], size: int) -> int:
+def _position(ascending: list[tuple[int, TopicPartition]], size: int) -> int:
     """Return the number of replicas smaller than a size."""
     return bisect_left(ascending, size, key=lambda each: each[0])

@@ -13,7 +13,8 @@ from enum import Enum
 from typing import Final
 
 from headwater.cli.reassignment.plan import LogDirMove, PartitionMove, ReassignmentPlan
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey, PartitionSnapshot
+from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionSnapshot
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["ClusterObservation", "PlanExecution", "PlanProgress", "RunningReassignment"]
 
@@ -64,8 +65,8 @@ class ClusterObservation:
     """
 
     snapshot: ClusterSnapshot
-    running: Mapping[PartitionKey, RunningReassignment]
-    copied: Mapping[tuple[PartitionKey, int], int]
+    running: Mapping[TopicPartition, RunningReassignment]
+    copied: Mapping[tuple[TopicPartition, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class PlanExecution:
         joined: Reassignments that ran when the plan was made, which the run waits for.
     """
 
-    def __init__(self, plan: ReassignmentPlan, *, concurrent_moves: int, joined: Collection[PartitionKey]) -> None:
+    def __init__(self, plan: ReassignmentPlan, *, concurrent_moves: int, joined: Collection[TopicPartition]) -> None:
         assert concurrent_moves >= 1
         self.plan = plan
         self._limit = concurrent_moves
@@ -137,7 +138,7 @@ class PlanExecution:
         self._states = {move.key: _MoveState(move) for move in plan.moves}
         self._log_dirs = [_LogDirState(move) for move in plan.log_dir_moves]
         #: Reassignments that another client has started since.
-        self.foreign: tuple[PartitionKey, ...] = ()
+        self.foreign: tuple[TopicPartition, ...] = ()
 
     @property
     def failures(self) -> dict[str, str]:
@@ -178,7 +179,7 @@ class PlanExecution:
             return NextMoves()
         return NextMoves(self._startable(seen), self._startable_log_dirs())
 
-    def refuse(self, key: PartitionKey, reason: str, *, is_transient: bool) -> None:
+    def refuse(self, key: TopicPartition, reason: str, *, is_transient: bool) -> None:
         """Note that the controller refused to start a move; a transient refusal is followed by another attempt."""
         state = self._states[key]
         if is_transient and state.attempts < ATTEMPTS_MAX:
@@ -186,7 +187,7 @@ class PlanExecution:
         else:
             state.fail(reason)
 
-    def elections(self, seen: ClusterObservation) -> tuple[PartitionKey, ...]:
+    def elections(self, seen: ClusterObservation) -> tuple[TopicPartition, ...]:
         """Return the partitions of the plan whose preferred leader is in sync and does not lead."""
         wanted = {key for key, each in self._states.items() if each.status is _Status.DONE} | {*self.plan.elections}
         return tuple(sorted(key for key in wanted if _lacks_preferred_leader(seen.snapshot.partitions.get(key))))
@@ -212,7 +213,7 @@ class PlanExecution:
             len(running) + started + len(self._joined),
         )
 
-    def waiting_for_brokers(self, seen: ClusterObservation) -> dict[PartitionKey, tuple[int, ...]]:
+    def waiting_for_brokers(self, seen: ClusterObservation) -> dict[TopicPartition, tuple[int, ...]]:
         """Return the brokers that are away by running reassignment: it ends when they are back."""
         away = {
             key: tuple(each for each in running.adding if each not in seen.snapshot.brokers)
@@ -264,11 +265,11 @@ class PlanExecution:
         if state.is_settled():
             state.status = _Status.DONE
 
-    def _is_unstarted(self, key: PartitionKey) -> bool:
+    def _is_unstarted(self, key: TopicPartition) -> bool:
         state = self._states.get(key)
         return state is None or state.status is _Status.PENDING
 
-    def _is_foreign(self, key: PartitionKey) -> bool:
+    def _is_foreign(self, key: TopicPartition) -> bool:
         state = self._states.get(key)
         return key not in self._known and (state is None or state.status is _Status.FAILED)
 

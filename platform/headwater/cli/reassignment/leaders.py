@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from headwater.cli.reassignment.assignment import AssignmentDraft
 from headwater.cli.reassignment.band import BalanceBand, Band
-from headwater.cli.reassignment.snapshot import PartitionKey
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["balance_leaders"]
 
-_Sized = tuple[int, PartitionKey]
+_Sized = tuple[int, TopicPartition]
 
 
 def balance_leaders(draft: AssignmentDraft, even_enough: BalanceBand) -> None:
@@ -51,7 +51,7 @@ class _LeaderTable:
         for each in self._edges.values():
             each.sort()
 
-    def _followers(self, key: PartitionKey) -> list[int]:
+    def _followers(self, key: TopicPartition) -> list[int]:
         return [each for each in self._draft.replicas[key][1:] if each in self.counts]
 
     def _transfer(self, sized: _Sized, source: int, target: int) -> None:

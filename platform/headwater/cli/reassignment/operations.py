@@ -23,13 +23,14 @@ from headwater.cli.reassignment.plan import ReassignmentPlan
 from headwater.cli.reassignment.reading import read_cluster
 from headwater.cli.reassignment.replication import replication_plan
 from headwater.cli.reassignment.runner import PlanResult, PlanRunner
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
+from headwater.cli.reassignment.snapshot import ClusterSnapshot
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.cli.shell.administration import cluster_client
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_YET, CliError
 from headwater.cli.shell.output import format_table, note, print_rows
 from headwater.cli.shell.termination import EXIT_TERMINATED, Terminated, held_signals, raise_on_sigterm
 from headwater.logtier.client.replicas import ReplicaAdmin
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["PlanRunOptions", "balance", "drain", "replicate", "unregister"]
 
@@ -124,7 +125,7 @@ def _show_and_run(
     admin: ReplicaAdmin,
     options: PlanRunOptions,
     snapshot: ClusterSnapshot,
-    running: Mapping[PartitionKey, RunningReassignment],
+    running: Mapping[TopicPartition, RunningReassignment],
     plan: ReassignmentPlan,
 ) -> PlanResult | None:
     """Show a plan, have it confirmed, and run it. Raises CliError unless all of it was done."""
@@ -160,7 +161,7 @@ def _show_and_run(
 
 
 def _confirm(
-    options: PlanRunOptions, plan: ReassignmentPlan, running: Mapping[PartitionKey, RunningReassignment]
+    options: PlanRunOptions, plan: ReassignmentPlan, running: Mapping[TopicPartition, RunningReassignment]
 ) -> None:
     summary = plan_summary(plan) or f"wait for {counted(len(running), 'running reassignment')}"
     if options.is_confirmed:
@@ -174,7 +175,7 @@ def _run(
     admin: ReplicaAdmin,
     options: PlanRunOptions,
     snapshot: ClusterSnapshot,
-    running: Mapping[PartitionKey, RunningReassignment],
+    running: Mapping[TopicPartition, RunningReassignment],
     plan: ReassignmentPlan,
 ) -> PlanResult:
     runner = PlanRunner(admin, time, note, held_signals)
@@ -215,7 +216,7 @@ def _reasons(plan: ReassignmentPlan, result: PlanResult | None) -> str:
 # -- display ---------------------------------------------------------------------------------------------------------
 
 
-def _print_plan(plan: ReassignmentPlan, running: Mapping[PartitionKey, RunningReassignment]) -> None:
+def _print_plan(plan: ReassignmentPlan, running: Mapping[TopicPartition, RunningReassignment]) -> None:
     if running:
         note(
             f"{counted(len(running), 'reassignment')} running already, of an earlier run or another client: "
@@ -243,7 +244,7 @@ def _print_plan(plan: ReassignmentPlan, running: Mapping[PartitionKey, RunningRe
 def _print_document(
     options: PlanRunOptions,
     plan: ReassignmentPlan,
-    running: Mapping[PartitionKey, RunningReassignment],
+    running: Mapping[TopicPartition, RunningReassignment],
     result: PlanResult | None,
 ) -> None:
     if options.output == "table":

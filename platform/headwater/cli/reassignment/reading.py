@@ -8,22 +8,17 @@ from typing import Final
 
 from headwater.cli.reassignment.assignment import room_reserve_bytes
 from headwater.cli.reassignment.execution import ClusterObservation, RunningReassignment
-from headwater.cli.reassignment.snapshot import (
-    BrokerSnapshot,
-    ClusterSnapshot,
-    LogDirSnapshot,
-    PartitionKey,
-    PartitionSnapshot,
-)
+from headwater.cli.reassignment.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
 from headwater.logtier.client.errors import ClientError
 from headwater.logtier.client.replicas import AssignedPartition, ReplicaAdmin, ReplicaLogDir
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["read_cluster", "read_observation"]
 
 #: Readings before the reassignments are the same before and after the metadata: a burst of them ends soon.
 READINGS_MAX: Final = 20
 
-Running = dict[PartitionKey, RunningReassignment]
+Running = dict[TopicPartition, RunningReassignment]
 
 
 def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
@@ -42,12 +37,12 @@ def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
         for each, found in dirs.items()
         if found is not None
     }
-    sizes: dict[PartitionKey, int] = {}
-    places: dict[PartitionKey, dict[int, str]] = {}
+    sizes: dict[TopicPartition, int] = {}
+    places: dict[TopicPartition, dict[int, str]] = {}
     for broker_id, found in dirs.items():
         for folder in found or ():
             for each in folder.replicas:
-                key = PartitionKey(each.topic, each.partition)
+                key = TopicPartition(each.topic, each.partition)
                 if not each.is_future:
                     sizes[key] = max(sizes.get(key, 0), each.size_bytes)
                     places.setdefault(key, {})[broker_id] = folder.path
@@ -65,7 +60,7 @@ def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
 
 
 def read_observation(
-    admin: ReplicaAdmin, sizes: Mapping[PartitionKey, int], asked_dirs: Collection[int]
+    admin: ReplicaAdmin, sizes: Mapping[TopicPartition, int], asked_dirs: Collection[int]
 ) -> ClusterObservation:
     """Return the present state of some partitions.
 
@@ -79,8 +74,8 @@ def read_observation(
     for key in sorted(sizes):
         by_topic.setdefault(key.topic, []).append(key.partition)
     present: dict[int, BrokerSnapshot] = {}
-    places: dict[PartitionKey, dict[int, str]] = {}
-    copied: dict[tuple[PartitionKey, int], int] = {}
+    places: dict[TopicPartition, dict[int, str]] = {}
+    copied: dict[tuple[TopicPartition, int], int] = {}
     for broker_id, broker in brokers.items():
         folders: tuple[LogDirSnapshot, ...] = ()
         if broker_id in asked_dirs:
@@ -90,7 +85,7 @@ def read_observation(
             folders = _folders(found, has_reserve=True)
             for folder in found:
                 for each in folder.replicas:
-                    key = PartitionKey(each.topic, each.partition)
+                    key = TopicPartition(each.topic, each.partition)
                     if each.is_future or (key in running and broker_id in running[key].adding):
                         copied[key, broker_id] = each.size_bytes
                     if not each.is_future:
@@ -106,15 +101,15 @@ def read_observation(
 
 def _running(admin: ReplicaAdmin) -> Running:
     return {
-        PartitionKey(*key): RunningReassignment(each.replicas, each.adding, each.removing)
+        TopicPartition(*key): RunningReassignment(each.replicas, each.adding, each.removing)
         for key, each in admin.reassignments().items()
     }
 
 
-def _partitions(assigned: list[AssignedPartition], running: Running) -> dict[PartitionKey, PartitionSnapshot]:
+def _partitions(assigned: list[AssignedPartition], running: Running) -> dict[TopicPartition, PartitionSnapshot]:
     found = {}
     for each in assigned:
-        key = PartitionKey(each.topic, each.partition)
+        key = TopicPartition(each.topic, each.partition)
         moving = running.get(key)
         replicas = each.replicas if moving is None else moving.target
         found[key] = PartitionSnapshot(key, replicas, each.leader, each.isr, is_moving=moving is not None)

@@ -12,10 +12,11 @@ from headwater.cli.reassignment.display import progress_line, stall_line
 from headwater.cli.reassignment.execution import ClusterObservation, PlanExecution, PlanProgress, RunningReassignment
 from headwater.cli.reassignment.plan import LogDirMove, PartitionMove, ReassignmentPlan
 from headwater.cli.reassignment.reading import read_observation
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
+from headwater.cli.reassignment.snapshot import ClusterSnapshot
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.logtier.client.errors import BrokerConnectionError, BrokerError, ClientError, RequestTimeoutError
 from headwater.logtier.client.replicas import ReplicaAdmin
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["PlanResult", "PlanRunner", "RunClock"]
 
@@ -48,7 +49,7 @@ class PlanResult:
 
     progress: PlanProgress | None
     failures: dict[str, str]
-    foreign: tuple[PartitionKey, ...]
+    foreign: tuple[TopicPartition, ...]
 
 
 class PlanRunner:
@@ -75,7 +76,7 @@ class PlanRunner:
         self,
         plan: ReassignmentPlan,
         snapshot: ClusterSnapshot,
-        joined: Mapping[PartitionKey, RunningReassignment],
+        joined: Mapping[TopicPartition, RunningReassignment],
         *,
         concurrent_moves: int,
         throttle_bytes: int | None,
@@ -97,7 +98,7 @@ class PlanRunner:
     # -- moves -------------------------------------------------------------------------------------------------------
 
     def _move(
-        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[PartitionKey]
+        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[TopicPartition]
     ) -> ClusterObservation:
         begun_s = self._pace.monotonic()
         reported_s, begun_bytes, reported = begun_s, -1, None
@@ -122,7 +123,7 @@ class PlanRunner:
             self._pace.sleep(POLL_S)
 
     def _round(
-        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[PartitionKey]
+        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[TopicPartition]
     ) -> ClusterObservation:
         seen = self._observe(execution.plan, snapshot, joined)
         todo = execution.observe(seen)
@@ -131,7 +132,7 @@ class PlanRunner:
         return seen
 
     def _observe(
-        self, plan: ReassignmentPlan, snapshot: ClusterSnapshot, joined: Collection[PartitionKey]
+        self, plan: ReassignmentPlan, snapshot: ClusterSnapshot, joined: Collection[TopicPartition]
     ) -> ClusterObservation:
         keys = {move.key for move in plan.moves} | {move.key for move in plan.log_dir_moves} | {*joined}
         keys |= {*plan.elections}
@@ -152,7 +153,7 @@ class PlanRunner:
         changes_factor = any(len(move.after) != len(move.before) for move in moves)
         refused = self._admin.reassign({move.key: move.after for move in moves}, changes_factor=changes_factor)
         for key, refusal in refused.items():
-            execution.refuse(PartitionKey(*key), refusal.message, is_transient=refusal.is_transient)
+            execution.refuse(TopicPartition(*key), refusal.message, is_transient=refusal.is_transient)
 
     def _start_dirs(self, moves: Sequence[LogDirMove]) -> None:
         for move in moves:
@@ -161,7 +162,7 @@ class PlanRunner:
     # -- leaders -----------------------------------------------------------------------------------------------------
 
     def _elect(
-        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[PartitionKey]
+        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[TopicPartition]
     ) -> dict[str, str]:
         """Elect the preferred leaders of what has moved; return the reasons of those that were not elected."""
         refused: dict[str, str] = {}
@@ -215,5 +216,5 @@ class PlanRunner:
             self._pace.sleep(POLL_S)
 
 
-def _as_moves(joined: Mapping[PartitionKey, RunningReassignment]) -> list[PartitionMove]:
+def _as_moves(joined: Mapping[TopicPartition, RunningReassignment]) -> list[PartitionMove]:
     return [PartitionMove(key, running.origin, running.target, 0) for key, running in sorted(joined.items())]

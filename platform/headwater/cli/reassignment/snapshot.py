@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-__all__ = ["BrokerSnapshot", "ClusterSnapshot", "LogDirSnapshot", "PartitionKey", "PartitionSnapshot"]
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
-
-class PartitionKey(NamedTuple):
-    """A partition's name; sorts by topic, then number."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        """Return the name as Kafka writes it, as in `flights-3`."""
-        return f"{self.topic}-{self.partition}"
+__all__ = ["BrokerSnapshot", "ClusterSnapshot", "LogDirSnapshot", "PartitionSnapshot", "rack_spread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +40,7 @@ class PartitionSnapshot:
         is_moving: Whether a reassignment of the partition is running.
     """
 
-    key: PartitionKey
+    key: TopicPartition
     replicas: tuple[int, ...]
     leader: int | None
     isr: tuple[int, ...] = ()
@@ -64,7 +54,7 @@ class ClusterSnapshot:
     """Present brokers and all partitions. Brokers that are away are known from the assignments only."""
 
     brokers: Mapping[int, BrokerSnapshot]
-    partitions: Mapping[PartitionKey, PartitionSnapshot]
+    partitions: Mapping[TopicPartition, PartitionSnapshot]
 
     @property
     def absent(self) -> frozenset[int]:
