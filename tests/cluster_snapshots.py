@@ -62,7 +62,7 @@ def carried_out(snapshot: ClusterSnapshot, plan: ReassignmentPlan) -> ClusterSna
             occupy(broker, path, move.size_bytes)
         in_sync = tuple(each for each in move.after if each in snapshot.brokers)
         leader = move.after[0] if move.after[0] in snapshot.brokers else part.leader
-        parts[move.key] = replace(part, replicas=move.after, log_dirs=dirs, isr=in_sync, leader=leader, is_moving=False)
+        parts[move.key] = replace(part, replicas=move.after, log_dirs=dirs, isr=in_sync, leader=leader)
     for each in plan.log_dir_moves:
         part = parts[each.key]
         assert part.log_dirs is not None and part.log_dirs[each.broker_id] == each.source

@@ -52,6 +52,15 @@ class OngoingReassignment:
         """
         return tuple(each for each in self.replicas if each not in self.removing)
 
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """Return the replicas before the reassignment, in the order of `replicas`.
+
+        >>> OngoingReassignment((4, 2, 1), adding=(4,), removing=(1,)).origin
+        (2, 1)
+        """
+        return tuple(each for each in self.replicas if each not in self.adding)
+
 
 def alter_partition_reassignments(
     cluster: ClusterClient,

@@ -14,9 +14,10 @@ from typing import Final
 
 from headwater.cli.reassignment.plan import LogDirMove, PartitionMove, ReassignmentPlan
 from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionSnapshot
+from headwater.logtier.client.reassignments import OngoingReassignment
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
-__all__ = ["ClusterObservation", "PlanExecution", "PlanProgress", "RunningReassignment"]
+__all__ = ["ClusterObservation", "PlanExecution", "PlanProgress"]
 
 #: Observations for which a move may be in neither its old nor its new state: the brokers' metadata is behind the
 #: controller's answers by up to some seconds. The shell observes twice a second or less often.
@@ -25,33 +26,6 @@ SETTLE_OBSERVATIONS: Final = 20
 ATTEMPTS_MAX: Final = 3
 #: Moves in one request: its answer stays small, and a controller writes it in few changes.
 MOVES_PER_REQUEST_MAX: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class RunningReassignment:
-    """A running reassignment, as ListPartitionReassignments has it; `replicas` include those that come and go."""
-
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        """The assignment at its end.
-
-        >>> RunningReassignment((4, 1, 2, 3), (4,), (1,)).target
-        (4, 2, 3)
-        """
-        return tuple(each for each in self.replicas if each not in self.removing)
-
-    @property
-    def origin(self) -> tuple[int, ...]:
-        """The assignment before it.
-
-        >>> RunningReassignment((4, 1, 2, 3), (4,), (1,)).origin
-        (1, 2, 3)
-        """
-        return tuple(each for each in self.replicas if each not in self.adding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +39,7 @@ class ClusterObservation:
     """
 
     snapshot: ClusterSnapshot
-    running: Mapping[TopicPartition, RunningReassignment]
+    running: Mapping[TopicPartition, OngoingReassignment]
     copied: Mapping[tuple[TopicPartition, int], int]
 
 
@@ -158,12 +132,6 @@ class PlanExecution:
             and all(each.status in (_Status.DONE, _Status.FAILED) for each in self._states.values())
             and all(each.is_over for each in self._log_dirs)
         )
-
-    @property
-    def unfinished(self) -> tuple[PartitionMove, ...]:
-        """Moves that are neither done nor given up."""
-        open_ones = (_Status.PENDING, _Status.RUNNING)
-        return tuple(each.move for each in self._states.values() if each.status in open_ones)
 
     def observe(self, seen: ClusterObservation) -> NextMoves:
         """Take in the state of the cluster; return the moves to start, which then count as running."""

@@ -18,7 +18,6 @@ from headwater.cli.reassignment.balance import balance_plan
 from headwater.cli.reassignment.band import BalanceBand
 from headwater.cli.reassignment.display import counted, load_rows, move_rows, plan_summary
 from headwater.cli.reassignment.drain import drain_plan
-from headwater.cli.reassignment.execution import RunningReassignment
 from headwater.cli.reassignment.plan import ReassignmentPlan
 from headwater.cli.reassignment.reading import read_cluster
 from headwater.cli.reassignment.replication import replication_plan
@@ -29,6 +28,7 @@ from headwater.cli.shell.administration import cluster_client
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_YET, CliError
 from headwater.cli.shell.output import format_table, note, print_rows
 from headwater.cli.shell.termination import EXIT_TERMINATED, Terminated, held_signals, raise_on_sigterm
+from headwater.logtier.client.reassignments import OngoingReassignment
 from headwater.logtier.client.replicas import ReplicaAdmin
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
@@ -125,7 +125,7 @@ def _show_and_run(
     admin: ReplicaAdmin,
     options: PlanRunOptions,
     snapshot: ClusterSnapshot,
-    running: Mapping[TopicPartition, RunningReassignment],
+    running: Mapping[TopicPartition, OngoingReassignment],
     plan: ReassignmentPlan,
 ) -> PlanResult | None:
     """Show a plan, have it confirmed, and run it. Raises CliError unless all of it was done."""
@@ -161,7 +161,7 @@ def _show_and_run(
 
 
 def _confirm(
-    options: PlanRunOptions, plan: ReassignmentPlan, running: Mapping[TopicPartition, RunningReassignment]
+    options: PlanRunOptions, plan: ReassignmentPlan, running: Mapping[TopicPartition, OngoingReassignment]
 ) -> None:
     summary = plan_summary(plan) or f"wait for {counted(len(running), 'running reassignment')}"
     if options.is_confirmed:
@@ -175,7 +175,7 @@ def _run(
     admin: ReplicaAdmin,
     options: PlanRunOptions,
     snapshot: ClusterSnapshot,
-    running: Mapping[TopicPartition, RunningReassignment],
+    running: Mapping[TopicPartition, OngoingReassignment],
     plan: ReassignmentPlan,
 ) -> PlanResult:
     runner = PlanRunner(admin, time, note, held_signals)
@@ -216,7 +216,7 @@ def _reasons(plan: ReassignmentPlan, result: PlanResult | None) -> str:
 # -- display ---------------------------------------------------------------------------------------------------------
 
 
-def _print_plan(plan: ReassignmentPlan, running: Mapping[TopicPartition, RunningReassignment]) -> None:
+def _print_plan(plan: ReassignmentPlan, running: Mapping[TopicPartition, OngoingReassignment]) -> None:
     if running:
         note(
             f"{counted(len(running), 'reassignment')} running already, of an earlier run or another client: "
@@ -244,7 +244,7 @@ def _print_plan(plan: ReassignmentPlan, running: Mapping[TopicPartition, Running
 def _print_document(
     options: PlanRunOptions,
     plan: ReassignmentPlan,
-    running: Mapping[TopicPartition, RunningReassignment],
+    running: Mapping[TopicPartition, OngoingReassignment],
     result: PlanResult | None,
 ) -> None:
     if options.output == "table":

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from headwater.cli.reassignment.assignment import room_reserve_bytes
-from headwater.cli.reassignment.execution import ClusterObservation, RunningReassignment
+from headwater.cli.reassignment.execution import ClusterObservation
 from headwater.cli.reassignment.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
 from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.reassignments import OngoingReassignment
 from headwater.logtier.client.replicas import AssignedPartition, ReplicaAdmin, ReplicaLogDir
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
@@ -18,7 +19,7 @@ __all__ = ["read_cluster", "read_observation"]
 #: Readings before the reassignments are the same before and after the metadata: a burst of them ends soon.
 READINGS_MAX: Final = 20
 
-Running = dict[TopicPartition, RunningReassignment]
+Running = dict[TopicPartition, OngoingReassignment]
 
 
 def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
@@ -100,10 +101,7 @@ def read_observation(
 
 
 def _running(admin: ReplicaAdmin) -> Running:
-    return {
-        TopicPartition(*key): RunningReassignment(each.replicas, each.adding, each.removing)
-        for key, each in admin.reassignments().items()
-    }
+    return {TopicPartition(*key): each for key, each in admin.reassignments().items()}
 
 
 def _partitions(assigned: list[AssignedPartition], running: Running) -> dict[TopicPartition, PartitionSnapshot]:
@@ -112,7 +110,7 @@ def _partitions(assigned: list[AssignedPartition], running: Running) -> dict[Top
         key = TopicPartition(each.topic, each.partition)
         moving = running.get(key)
         replicas = each.replicas if moving is None else moving.target
-        found[key] = PartitionSnapshot(key, replicas, each.leader, each.isr, is_moving=moving is not None)
+        found[key] = PartitionSnapshot(key, replicas, each.leader, each.isr)
     return found
 
 

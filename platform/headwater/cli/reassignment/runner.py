@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from headwater.cli.reassignment.display import progress_line, stall_line
-from headwater.cli.reassignment.execution import ClusterObservation, PlanExecution, PlanProgress, RunningReassignment
+from headwater.cli.reassignment.execution import ClusterObservation, PlanExecution, PlanProgress
 from headwater.cli.reassignment.plan import LogDirMove, PartitionMove, ReassignmentPlan
 from headwater.cli.reassignment.reading import read_observation
 from headwater.cli.reassignment.snapshot import ClusterSnapshot
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.logtier.client.errors import BrokerConnectionError, BrokerError, ClientError, RequestTimeoutError
+from headwater.logtier.client.reassignments import OngoingReassignment
 from headwater.logtier.client.replicas import ReplicaAdmin
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
@@ -76,7 +77,7 @@ class PlanRunner:
         self,
         plan: ReassignmentPlan,
         snapshot: ClusterSnapshot,
-        joined: Mapping[TopicPartition, RunningReassignment],
+        joined: Mapping[TopicPartition, OngoingReassignment],
         *,
         concurrent_moves: int,
         throttle_bytes: int | None,
@@ -216,5 +217,5 @@ class PlanRunner:
             self._pace.sleep(POLL_S)
 
 
-def _as_moves(joined: Mapping[TopicPartition, RunningReassignment]) -> list[PartitionMove]:
+def _as_moves(joined: Mapping[TopicPartition, OngoingReassignment]) -> list[PartitionMove]:
     return [PartitionMove(key, running.origin, running.target, 0) for key, running in sorted(joined.items())]

@@ -37,7 +37,6 @@ class PartitionSnapshot:
         leader: None if the partition is offline: there is no replica to copy from.
         size_bytes: Size of one replica: the largest that a present broker reports.
         log_dirs: Folder by broker, of the replicas on present brokers.
-        is_moving: Whether a reassignment of the partition is running.
     """
 
     key: TopicPartition
@@ -46,7 +45,6 @@ class PartitionSnapshot:
     isr: tuple[int, ...] = ()
     size_bytes: int = 0
     log_dirs: Mapping[int, str] | None = None
-    is_moving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
