@@ -17,20 +17,9 @@ from headwater.cli.reassignment.plan import (
 from headwater.cli.reassignment.snapshot import ClusterSnapshot, LogDirSnapshot, rack_spread
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
-__all__ = ["AssignmentDraft", "room_reserve_bytes"]
+__all__ = ["AssignmentDraft"]
 
-#: What moves leave free of a file system, the lesser of both: segments grow, and a leader whose folder is full refuses
-#: appends.
-ROOM_RESERVE_PERCENT: Final = 5
-ROOM_RESERVE_BYTES_MAX: Final = 2 << 30
 _UNLIMITED: Final = 1 << 62
-
-
-def room_reserve_bytes(log_dir: LogDirSnapshot) -> int:
-    """Return the bytes of a folder's file system that moves leave free."""
-    if log_dir.total_bytes is None:
-        return 0
-    return min(log_dir.total_bytes * ROOM_RESERVE_PERCENT // 100, ROOM_RESERVE_BYTES_MAX)
 
 
 class AssignmentDraft:
@@ -64,7 +53,9 @@ class AssignmentDraft:
         self.versions: defaultdict[int, int] = defaultdict(int)
         for key, part in snapshot.partitions.items():
             for broker_id in part.replicas:
-                self._count(key, broker_id, 1)
+                self.sizes[broker_id] += part.size_bytes
+                self.counts[broker_id] += 1
+                self.sorted_of[broker_id].append((part.size_bytes, key))
             for broker_id, path in (part.log_dirs or {}).items():
                 if broker_id in part.replicas and path in self.dir_sizes.get(broker_id, ()):
                     self.dir_of[key, broker_id] = path
@@ -102,28 +93,15 @@ class AssignmentDraft:
         replicas = self.replicas[key]
         assert target not in replicas, (key, target)
         replicas[replicas.index(source)] = target
-        size = self.size(key)
-        of_source = self.sorted_of[source]
-        del of_source[bisect_left(of_source, (size, key))]
-        insort(self.sorted_of[target], (size, key))
-        for broker_id, step in ((source, -1), (target, 1)):
-            self.sizes[broker_id] += step * size
-            self.counts[broker_id] += step
-            self.versions[broker_id] += 1
-        self._leave_dir(key, source)
-        self._enter_dir(key, target, self._dir_for(target, size))
+        self._remove(key, source)
+        self._place(key, target)
 
     def add(self, key: TopicPartition, target: int) -> None:
         """Add a replica, the last in order."""
         replicas = self.replicas[key]
         assert target not in replicas, (key, target)
         replicas.append(target)
-        size = self.size(key)
-        insort(self.sorted_of[target], (size, key))
-        self.sizes[target] += size
-        self.counts[target] += 1
-        self.versions[target] += 1
-        self._enter_dir(key, target, self._dir_for(target, size))
+        self._place(key, target)
 
     def move_dir(self, key: TopicPartition, broker_id: int, path: str) -> None:
         """Place a replica in another folder of its broker."""
@@ -136,11 +114,22 @@ class AssignmentDraft:
         replicas.remove(broker_id)
         replicas.insert(0, broker_id)
 
-    def _count(self, key: TopicPartition, broker_id: int, step: int) -> None:
+    def _place(self, key: TopicPartition, broker_id: int) -> None:
         size = self.size(key)
-        self.sizes[broker_id] += step * size
-        self.counts[broker_id] += step
-        self.sorted_of[broker_id].append((size, key))
+        insort(self.sorted_of[broker_id], (size, key))
+        self.sizes[broker_id] += size
+        self.counts[broker_id] += 1
+        self.versions[broker_id] += 1
+        self._enter_dir(key, broker_id, self._dir_for(broker_id, size))
+
+    def _remove(self, key: TopicPartition, broker_id: int) -> None:
+        size = self.size(key)
+        of_broker = self.sorted_of[broker_id]
+        del of_broker[bisect_left(of_broker, (size, key))]
+        self.sizes[broker_id] -= size
+        self.counts[broker_id] -= 1
+        self.versions[broker_id] += 1
+        self._leave_dir(key, broker_id)
 
     def _dir_for(self, broker_id: int, size: int) -> str:
         """Return the folder with the fewest bytes among those with room."""
@@ -201,6 +190,4 @@ class AssignmentDraft:
 
 
 def _room(log_dir: LogDirSnapshot) -> int:
-    if log_dir.usable_bytes is None:
-        return _UNLIMITED
-    return log_dir.usable_bytes - room_reserve_bytes(log_dir)
+    return _UNLIMITED if log_dir.room_bytes is None else log_dir.room_bytes

@@ -9,7 +9,7 @@ from headwater.cli.reassignment.execution import PlanProgress
 from headwater.cli.reassignment.plan import BrokerLoad, ReassignmentPlan
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
-__all__ = ["bytes_text", "load_rows", "move_rows", "plan_summary", "progress_line", "stall_line"]
+__all__ = ["bytes_text", "counted", "load_rows", "move_rows", "plan_summary", "progress_line", "stall_line"]
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _STEP: Final = 1_000

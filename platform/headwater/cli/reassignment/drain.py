@@ -42,7 +42,7 @@ def drain_plan(
             else:
                 draft.move(key, broker_id, target)
         if was_leader in gone and draft.replicas[key][0] not in gone:
-            _choose_leader(draft, key, leads, gone)
+            _choose_leader(draft, key, leads)
     return draft.plan(tuple(sorted(blocked, key=lambda each: (each.broker_id, each.key))))
 
 
@@ -71,10 +71,10 @@ def _target(draft: AssignmentDraft, key: TopicPartition, source: int, *, allow_f
     return target
 
 
-def _choose_leader(draft: AssignmentDraft, key: TopicPartition, leads: dict[int, int], gone: frozenset[int]) -> None:
+def _choose_leader(draft: AssignmentDraft, key: TopicPartition, leads: dict[int, int]) -> None:
     """Make that replica the preferred leader whose broker leads the fewest partitions; one with the data if equal."""
     old = draft.snapshot.partitions[key].replicas
-    can_lead = [each for each in draft.replicas[key] if each in leads and each not in gone]
+    can_lead = [each for each in draft.replicas[key] if each in leads]
     leader = min(can_lead, key=lambda each: (leads[each], each not in old, each))
     leads[leader] += 1
     draft.lead(key, leader)

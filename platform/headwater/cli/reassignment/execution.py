@@ -33,7 +33,7 @@ class ClusterObservation:
     """The cluster at one time.
 
     Attributes:
-        snapshot: Present brokers with the room of their folders less the reserve, and the plan's partitions.
+        snapshot: Present brokers, and the plan's partitions.
         running: All running reassignments, also of other partitions.
         copied: Bytes of replicas that are being created, by partition and broker.
     """
@@ -341,7 +341,7 @@ def _obstacle(move: PartitionMove, seen: ClusterObservation, reserved: Mapping[i
         if broker is None:
             return f"broker {broker_id} is away"
         pinned = dict(move.log_dirs).get(broker_id)
-        rooms = [each.usable_bytes for each in broker.log_dirs if pinned in (None, each.path)]
+        rooms = [each.room_bytes for each in broker.log_dirs if pinned in (None, each.path)]
         if not rooms:
             return f"broker {broker_id} has no log folder online" + (f" at {pinned}" if pinned else "")
         if None not in rooms and max(each or 0 for each in rooms) - reserved.get(broker_id, 0) < move.size_bytes:

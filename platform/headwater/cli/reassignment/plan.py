@@ -9,7 +9,15 @@ from typing import Any
 from headwater.cli.reassignment.snapshot import ClusterSnapshot
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
-__all__ = ["BlockedPartition", "BrokerLoad", "LogDirMove", "PartitionMove", "ReassignmentPlan"]
+__all__ = [
+    "BlockedPartition",
+    "BrokerLoad",
+    "LogDirMove",
+    "PartitionMove",
+    "ReassignmentPlan",
+    "apply_plan",
+    "broker_loads",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ class LogDirMove:
 
 @dataclass(frozen=True, slots=True)
 class BlockedPartition:
-    """A partition that a drain has to leave where it is, and the reason."""
+    """A partition of which a plan cannot move, or add, a replica, and the reason."""
 
     key: TopicPartition
     broker_id: int

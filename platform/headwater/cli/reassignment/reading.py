@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from headwater.cli.reassignment.assignment import room_reserve_bytes
 from headwater.cli.reassignment.execution import ClusterObservation
 from headwater.cli.reassignment.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
 from headwater.logtier.client.errors import ClientError
@@ -34,7 +33,7 @@ def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
     dirs = {each: admin.log_dirs(each) for each in sorted(brokers)}
     # A broker that does not answer has died since; it is away.
     present = {
-        each: BrokerSnapshot(each, brokers[each].rack, _folders(found, has_reserve=False))
+        each: BrokerSnapshot(each, brokers[each].rack, _folders(found))
         for each, found in dirs.items()
         if found is not None
     }
@@ -83,7 +82,7 @@ def read_observation(
             found = admin.log_dirs(broker_id, by_topic)
             if found is None:
                 continue
-            folders = _folders(found, has_reserve=True)
+            folders = _folders(found)
             for folder in found:
                 for each in folder.replicas:
                     key = TopicPartition(each.topic, each.partition)
@@ -114,12 +113,5 @@ def _partitions(assigned: list[AssignedPartition], running: Running) -> dict[Top
     return found
 
 
-def _folders(found: tuple[ReplicaLogDir, ...], *, has_reserve: bool) -> tuple[LogDirSnapshot, ...]:
-    """Return folders; with `has_reserve`, usable bytes are less what moves leave free."""
-    folders = [LogDirSnapshot(each.path, each.total_bytes, each.usable_bytes) for each in found]
-    if not has_reserve:
-        return tuple(folders)
-    return tuple(
-        each if each.usable_bytes is None else replace(each, usable_bytes=each.usable_bytes - room_reserve_bytes(each))
-        for each in folders
-    )
+def _folders(found: tuple[ReplicaLogDir, ...]) -> tuple[LogDirSnapshot, ...]:
+    return tuple(LogDirSnapshot(each.path, each.total_bytes, each.usable_bytes) for each in found)

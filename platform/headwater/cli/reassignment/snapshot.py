@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["BrokerSnapshot", "ClusterSnapshot", "LogDirSnapshot", "PartitionSnapshot", "rack_spread"]
+
+#: What moves leave free of a file system, the lesser of both: segments grow, and a leader whose folder is full refuses
+#: appends.
+ROOM_RESERVE_PERCENT: Final = 5
+ROOM_RESERVE_BYTES_MAX: Final = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +23,17 @@ class LogDirSnapshot:
     path: str
     total_bytes: int | None = None
     usable_bytes: int | None = None
+
+    @property
+    def room_bytes(self) -> int | None:
+        """The bytes that moves may fill, None if unknown: the usable ones less a reserve.
+
+        >>> LogDirSnapshot("a", 1_000, 100).room_bytes, LogDirSnapshot("a", None, 100).room_bytes
+        (50, 100)
+        """
+        if self.usable_bytes is None or self.total_bytes is None:
+            return self.usable_bytes
+        return self.usable_bytes - min(self.total_bytes * ROOM_RESERVE_PERCENT // 100, ROOM_RESERVE_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
