@@ -73,7 +73,7 @@ class _MoveState:
     def fail(self, reason: str) -> None:
         self.status, self.reason = _Status.FAILED, reason
 
-    def is_settled(self) -> bool:
+    def count_unsettled(self) -> bool:
         """Count one observation that fits no state; return whether there were too many."""
         self.unsettled += 1
         return self.unsettled >= SETTLE_OBSERVATIONS
@@ -205,7 +205,7 @@ class PlanExecution:
             state.status = _Status.DONE
         elif part.replicas == move.before:
             state.unsettled = 0
-        elif state.is_settled():
+        elif state.count_unsettled():
             state.fail(f"its replicas changed after the plan was made: {_listed(part.replicas)}")
 
     def _observe_running(self, state: _MoveState, seen: ClusterObservation) -> None:
@@ -214,13 +214,13 @@ class PlanExecution:
         if running is not None:
             if _is_same(running.target, move.after):
                 state.unsettled = 0
-            elif key not in self._known or state.is_settled():
+            elif key not in self._known or state.count_unsettled():
                 state.fail(f"another client moves it to brokers {_listed(running.target)}")
         elif part is None:
             self._observe_missing(state)
         elif part.replicas == move.after:
             state.status = _Status.DONE
-        elif state.is_settled():
+        elif state.count_unsettled():
             if part.replicas != move.before:
                 state.fail(f"another client moved it to brokers {_listed(part.replicas)}")
             elif state.attempts >= ATTEMPTS_MAX:
@@ -230,7 +230,7 @@ class PlanExecution:
 
     def _observe_missing(self, state: _MoveState) -> None:
         """A deleted topic needs no move; metadata may lack a topic for a moment, so this is not believed at once."""
-        if state.is_settled():
+        if state.count_unsettled():
             state.status = _Status.DONE
 
     def _is_unstarted(self, key: TopicPartition) -> bool:

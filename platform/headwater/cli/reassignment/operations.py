@@ -260,7 +260,7 @@ def _print_document(
         document |= {
             "failures": result.failures,
             "foreign_reassignments": [str(each) for each in result.foreign],
-            "progress": None if result.progress is None else asdict(result.progress),
+            "progress": asdict(result.progress),
         }
     print_rows([document], {}, options.output)
 

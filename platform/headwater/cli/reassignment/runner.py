@@ -48,7 +48,7 @@ class RunClock(Protocol):
 class PlanResult:
     """The end of a run: reasons of what failed, and reassignments of another client because of which it stopped."""
 
-    progress: PlanProgress | None
+    progress: PlanProgress
     failures: dict[str, str]
     foreign: tuple[TopicPartition, ...]
 
@@ -89,23 +89,27 @@ class PlanRunner:
             joined: Reassignments that ran at that time; the run waits for them, and throttles them as well.
         """
         execution = PlanExecution(plan, concurrent_moves=concurrent_moves, joined=joined)
+        keys = (
+            {*joined, *plan.elections} | {each.key for each in plan.moves} | {each.key for each in plan.log_dir_moves}
+        )
+        sizes = {key: snapshot.partitions[key].size_bytes for key in keys if key in snapshot.partitions}
         with self._throttled([*plan.moves, *_as_moves(joined)], snapshot, throttle_bytes):
-            seen = self._move(execution, snapshot, joined)
+            seen = self._move(execution, sizes)
         if execution.foreign:
             return PlanResult(execution.progress(seen), execution.failures, execution.foreign)
-        failures = execution.failures | self._elect(execution, snapshot, joined)
+        failures = execution.failures | self._elect(execution, sizes)
         return PlanResult(execution.progress(seen), failures, ())
 
     # -- moves -------------------------------------------------------------------------------------------------------
 
-    def _move(
-        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[TopicPartition]
-    ) -> ClusterObservation:
+    def _move(self, execution: PlanExecution, sizes: Mapping[TopicPartition, int]) -> ClusterObservation:
+        plan = execution.plan
+        dirs = {each for move in plan.moves for each in move.added} | {each.broker_id for each in plan.log_dir_moves}
         begun_s = self._pace.monotonic()
         reported_s, begun_bytes, reported = begun_s, -1, None
         changed_s, last = begun_s, None
         while True:
-            seen = self._attempt(lambda: self._round(execution, snapshot, joined))
+            seen = self._attempt(lambda: self._round(execution, sizes, dirs))
             progress = execution.progress(seen)
             now_s = self._pace.monotonic()
             begun_bytes = progress.moved_bytes if begun_bytes < 0 else begun_bytes
@@ -124,22 +128,13 @@ class PlanRunner:
             self._pace.sleep(POLL_S)
 
     def _round(
-        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[TopicPartition]
+        self, execution: PlanExecution, sizes: Mapping[TopicPartition, int], dirs: Collection[int]
     ) -> ClusterObservation:
-        seen = self._observe(execution.plan, snapshot, joined)
+        seen = read_observation(self._admin, sizes, dirs)
         todo = execution.observe(seen)
         self._start(execution, todo.moves)
         self._start_dirs(todo.log_dir_moves)
         return seen
-
-    def _observe(
-        self, plan: ReassignmentPlan, snapshot: ClusterSnapshot, joined: Collection[TopicPartition]
-    ) -> ClusterObservation:
-        keys = {move.key for move in plan.moves} | {move.key for move in plan.log_dir_moves} | {*joined}
-        keys |= {*plan.elections}
-        sizes = {key: snapshot.partitions[key].size_bytes for key in keys if key in snapshot.partitions}
-        dirs = {each for move in plan.moves for each in move.added} | {each.broker_id for each in plan.log_dir_moves}
-        return read_observation(self._admin, sizes, dirs)
 
     def _start(self, execution: PlanExecution, moves: Sequence[PartitionMove]) -> None:
         if not moves:
@@ -162,13 +157,11 @@ class PlanRunner:
 
     # -- leaders -----------------------------------------------------------------------------------------------------
 
-    def _elect(
-        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[TopicPartition]
-    ) -> dict[str, str]:
+    def _elect(self, execution: PlanExecution, sizes: Mapping[TopicPartition, int]) -> dict[str, str]:
         """Elect the preferred leaders of what has moved; return the reasons of those that were not elected."""
         refused: dict[str, str] = {}
         for _ in range(ELECTION_OBSERVATIONS):
-            wanted = self._attempt(lambda: execution.elections(self._observe(execution.plan, snapshot, joined)))
+            wanted = self._attempt(lambda: execution.elections(read_observation(self._admin, sizes, ())))
             if not wanted:
                 return {}
             answers = self._attempt(functools.partial(self._admin.elect_preferred, wanted))
