@@ -8,6 +8,7 @@ from typing import Final
 
 from headwater.cli.reassignment.execution import ClusterObservation
 from headwater.cli.reassignment.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
+from headwater.logtier.client.administration import partitions_by_topic
 from headwater.logtier.client.errors import ClientError
 from headwater.logtier.client.reassignments import OngoingReassignment
 from headwater.logtier.client.replicas import AssignedPartition, ReplicaAdmin, ReplicaLogDir
@@ -69,10 +70,8 @@ def read_observation(
         asked_dirs: Brokers whose folders are read.
     """
     running = _running(admin)
-    brokers, assigned = admin.assignments(sorted({key.topic for key in sizes}))
-    by_topic: dict[str, list[int]] = {}
-    for key in sorted(sizes):
-        by_topic.setdefault(key.topic, []).append(key.partition)
+    by_topic = partitions_by_topic(sizes)
+    brokers, assigned = admin.assignments(by_topic)
     present: dict[int, BrokerSnapshot] = {}
     places: dict[TopicPartition, dict[int, str]] = {}
     copied: dict[tuple[TopicPartition, int], int] = {}
