@@ -6,13 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headwater.cli.reassignment.plan import ReassignmentPlan
-from headwater.cli.reassignment.snapshot import (
-    BrokerSnapshot,
-    ClusterSnapshot,
-    LogDirSnapshot,
-    PartitionKey,
-    PartitionSnapshot,
-)
+from headwater.cli.reassignment.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 DIR = "a"
 Brokers = dict[int, BrokerSnapshot]
@@ -30,7 +25,7 @@ def partition_of(name: str, replicas: Sequence[int], size_bytes: int = 0, **othe
     """A partition with all replicas in sync, in folder `a` of their brokers."""
     topic, _, number = name.rpartition("-")
     made = PartitionSnapshot(
-        PartitionKey(topic, int(number)),
+        TopicPartition(topic, int(number)),
         tuple(replicas),
         replicas[0],
         tuple(replicas),
@@ -67,7 +62,7 @@ def carried_out(snapshot: ClusterSnapshot, plan: ReassignmentPlan) -> ClusterSna
             occupy(broker, path, move.size_bytes)
         in_sync = tuple(each for each in move.after if each in snapshot.brokers)
         leader = move.after[0] if move.after[0] in snapshot.brokers else part.leader
-        parts[move.key] = replace(part, replicas=move.after, log_dirs=dirs, isr=in_sync, leader=leader, is_moving=False)
+        parts[move.key] = replace(part, replicas=move.after, log_dirs=dirs, isr=in_sync, leader=leader)
     for each in plan.log_dir_moves:
         part = parts[each.key]
         assert part.log_dirs is not None and part.log_dirs[each.broker_id] == each.source

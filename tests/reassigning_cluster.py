@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
-from headwater.logtier.client.cluster import TopicPartition
+from headwater.cli.reassignment.snapshot import ClusterSnapshot
+from headwater.logtier.client.cluster import TopicPartition as ClientKey
 from headwater.logtier.client.errors import BrokerConnectionError
 from headwater.logtier.client.reassignments import OngoingReassignment
 from headwater.logtier.client.replicas import (
@@ -18,6 +18,7 @@ from headwater.logtier.client.replicas import (
     ReplicaRefusal,
     ReplicaSize,
 )
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 TOPIC, BROKER = 2, 4
 
@@ -32,7 +33,7 @@ class ReassigningCluster(ReplicaAdmin):
         self.snapshot = snapshot
         self.rate = rate
         self.now_s = 0.0
-        self.replicas: dict[PartitionKey, tuple[int, ...]] = {
+        self.replicas: dict[TopicPartition, tuple[int, ...]] = {
             key: part.replicas for key, part in snapshot.partitions.items()
         }
         self.leaders = {key: part.leader for key, part in snapshot.partitions.items()}
@@ -41,19 +42,19 @@ class ReassigningCluster(ReplicaAdmin):
             for key, part in snapshot.partitions.items()
             for broker, path in (part.log_dirs or {}).items()
         }
-        self.targets: dict[PartitionKey, tuple[int, ...]] = {}
-        self.sizes: Counter[tuple[PartitionKey, int]] = Counter()
+        self.targets: dict[TopicPartition, tuple[int, ...]] = {}
+        self.sizes: Counter[tuple[TopicPartition, int]] = Counter()
         for (key, broker), _ in self.dirs.items():
             self.sizes[key, broker] = snapshot.partitions[key].size_bytes
-        self.pinned: dict[tuple[PartitionKey, int], str] = {}
+        self.pinned: dict[tuple[TopicPartition, int], str] = {}
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.away: set[int] = set()
         self.busiest = 0
-        self.started: list[PartitionKey] = []
-        self.refusals: dict[PartitionKey, list[ReplicaRefusal]] = {}
+        self.started: list[TopicPartition] = []
+        self.refusals: dict[TopicPartition, list[ReplicaRefusal]] = {}
         self.outage_s = 0.0
         self.interrupt_at_s: float | None = None
-        self.stuck: set[PartitionKey] = set()
+        self.stuck: set[TopicPartition] = set()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -81,7 +82,7 @@ class ReassigningCluster(ReplicaAdmin):
             ):
                 self._finish(key)
 
-    def _finish(self, key: PartitionKey) -> None:
+    def _finish(self, key: TopicPartition) -> None:
         target = self.targets.pop(key)
         for broker in self.replicas[key]:
             if broker not in target:
@@ -153,9 +154,9 @@ class ReassigningCluster(ReplicaAdmin):
             if (part.log_dirs or {}).get(broker_id) == path
         )
 
-    def reassignments(self) -> dict[TopicPartition, OngoingReassignment]:
+    def reassignments(self) -> dict[ClientKey, OngoingReassignment]:
         self._check_outage()
-        found: dict[TopicPartition, OngoingReassignment] = {}
+        found: dict[ClientKey, OngoingReassignment] = {}
         for key, target in self.targets.items():
             old = self.replicas[key]
             both = (*target, *(each for each in old if each not in target))
@@ -176,12 +177,12 @@ class ReassigningCluster(ReplicaAdmin):
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def reassign(
-        self, targets: Mapping[TopicPartition, Sequence[int]], *, changes_factor: bool = False
-    ) -> dict[TopicPartition, ReplicaRefusal]:
+        self, targets: Mapping[ClientKey, Sequence[int]], *, changes_factor: bool = False
+    ) -> dict[ClientKey, ReplicaRefusal]:
         self._check_outage()
-        refused: dict[TopicPartition, ReplicaRefusal] = {}
+        refused: dict[ClientKey, ReplicaRefusal] = {}
         for (topic, number), wanted in targets.items():
-            key = PartitionKey(topic, number)
+            key = TopicPartition(topic, number)
             if self.refusals.get(key):
                 refused[key] = self.refusals[key].pop(0)
                 continue
@@ -202,18 +203,18 @@ class ReassigningCluster(ReplicaAdmin):
         self.busiest = max(self.busiest, *busy.values(), 0)
         return refused
 
-    def place(self, broker_id: int, paths: Mapping[TopicPartition, str]) -> dict[TopicPartition, ReplicaRefusal]:
+    def place(self, broker_id: int, paths: Mapping[ClientKey, str]) -> dict[ClientKey, ReplicaRefusal]:
         for (topic, number), path in paths.items():
-            key = PartitionKey(topic, number)
+            key = TopicPartition(topic, number)
             if (key, broker_id) in self.dirs:
                 self.dirs[key, broker_id] = path
             else:
                 self.pinned[key, broker_id] = path
         return {}
 
-    def elect_preferred(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ReplicaRefusal]:
+    def elect_preferred(self, partitions: Sequence[ClientKey]) -> dict[ClientKey, ReplicaRefusal]:
         for topic, number in partitions:
-            key = PartitionKey(topic, number)
+            key = TopicPartition(topic, number)
             self.leaders[key] = self.replicas[key][0]
         return {}
 

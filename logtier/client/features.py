@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, NamedTuple
 
+from headwater.logtier.client.administration import ask_controller
 from headwater.logtier.client.blocking import BlockingConnection
 from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.errors import broker_error
@@ -62,33 +62,15 @@ def _ask(connection: BlockingConnection) -> Any:
 
 
 def update_features(
-    cluster: ClusterClient,
-    levels: Mapping[str, int],
-    upgrade_type: int,
-    *,
-    timeout_ms: int,
-    validate_only: bool = False,
+    cluster: ClusterClient, levels: Mapping[str, int], upgrade_type: int, *, validate_only: bool = False
 ) -> None:
     """Changes levels, all or none; `upgrade_type` has the protocol's numbers.
 
     Raises:
         BrokerError: The update is refused, with the reason.
     """
-
-    def ask() -> None:
-        connection = cluster.any_connection()
-        updates = tuple(
-            {"feature": name, "max_version_level": level, "upgrade_type": upgrade_type}
-            for name, level in levels.items()
-        )
-        values = {
-            "timeout": timedelta(milliseconds=timeout_ms),
-            "feature_updates": updates,
-            "validate_only": validate_only,
-        }
-        version = connection.version(ApiKey.UPDATE_FEATURES)
-        answer = connection.call(kio_request(ApiKey.UPDATE_FEATURES, version, values))
-        if answer.error_code:
-            raise broker_error(int(answer.error_code), "changing feature levels", answer.error_message)
-
-    cluster.retry("changing feature levels", ask)
+    updates = tuple(
+        {"feature": name, "max_version_level": level, "upgrade_type": upgrade_type} for name, level in levels.items()
+    )
+    what, values = "changing feature levels", {"feature_updates": updates, "validate_only": validate_only}
+    cluster.retry(what, lambda: ask_controller(cluster, ApiKey.UPDATE_FEATURES, values, what))

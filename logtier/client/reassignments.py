@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
+from headwater.logtier.client.administration import ask_controller, partitions_by_topic, refusal
 from headwater.logtier.client.cluster import ClusterClient, TopicPartition
 from headwater.logtier.client.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerError,
     UnsupportedVersionError,
-    broker_error,
 )
-from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.messages import ApiKey
 
 __all__ = [
     "NO_REASSIGNMENT_IN_PROGRESS",
@@ -52,6 +51,15 @@ class OngoingReassignment:
         """
         return tuple(each for each in self.replicas if each not in self.removing)
 
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """Return the replicas before the reassignment, in the order of `replicas`.
+
+        >>> OngoingReassignment((4, 2, 1), adding=(4,), removing=(1,)).origin
+        (2, 1)
+        """
+        return tuple(each for each in self.replicas if each not in self.adding)
+
 
 def alter_partition_reassignments(
     cluster: ClusterClient,
@@ -85,12 +93,12 @@ def alter_partition_reassignments(
             raise UnsupportedVersionError("the broker is too old to keep the replication factor")
         topics = _by_topic({key: assignments[key] for key in assignments if key not in results})
         values = {"allow_replication_factor_change": allow_replication_factor_change, "topics": topics}
-        response = _call(cluster, ApiKey.ALTER_PARTITION_REASSIGNMENTS, values, "reassigning partitions")
+        response = ask_controller(cluster, ApiKey.ALTER_PARTITION_REASSIGNMENTS, values, "reassigning partitions")
         failure: BrokerError | None = None
         for topic in response.responses:
             for part in topic.partitions:
                 key = (str(topic.name), int(part.partition_index))
-                error = _error(part, f"reassigning {key[0]}-{key[1]}")
+                error = refusal(part, f"reassigning {key[0]}-{key[1]}")
                 if error is not None and error.retriable and error.code != UNKNOWN_TOPIC_OR_PARTITION:
                     failure = error
                 else:
@@ -110,18 +118,12 @@ def list_partition_reassignments(
 
     Raises BrokerError, also for a missing permission (DESCRIBE on the cluster).
     """
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions or ()):
-        by_topic.setdefault(topic, []).append(partition)
+    by_topic = partitions_by_topic(partitions or ())
     wanted = tuple({"name": name, "partition_indexes": tuple(found)} for name, found in by_topic.items())
+    values = {"topics": None if partitions is None else wanted}
 
     def ask() -> dict[TopicPartition, OngoingReassignment]:
-        response = _call(
-            cluster,
-            ApiKey.LIST_PARTITION_REASSIGNMENTS,
-            {"topics": None if partitions is None else wanted},
-            "listing reassignments",
-        )
+        response = ask_controller(cluster, ApiKey.LIST_PARTITION_REASSIGNMENTS, values, "listing reassignments")
         return {
             (str(topic.name), int(part.partition_index)): OngoingReassignment(
                 _brokers(part.replicas), _brokers(part.adding_replicas), _brokers(part.removing_replicas)
@@ -139,20 +141,6 @@ def _by_topic(assignments: Mapping[TopicPartition, Sequence[int] | None]) -> tup
         part = {"partition_index": partition, "replicas": None if replicas is None else tuple(replicas)}
         by_topic.setdefault(topic, []).append(part)
     return tuple({"name": name, "partitions": tuple(parts)} for name, parts in by_topic.items())
-
-
-def _call(cluster: ClusterClient, api_key: int, values: Mapping[str, Any], what: str) -> Any:
-    connection = cluster.any_connection()
-    timeout = timedelta(milliseconds=cluster.config.request_timeout_ms)
-    response: Any = connection.call(kio_request(api_key, connection.version(api_key), {**values, "timeout": timeout}))
-    if (error := _error(response, what)) is not None:
-        raise error
-    return response
-
-
-def _error(answer: Any, what: str) -> BrokerError | None:
-    code = int(answer.error_code)
-    return broker_error(code, what, answer.error_message) if code else None
 
 
 def _brokers(ids: Sequence[Any]) -> tuple[int, ...]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
+from headwater.logtier.client.administration import ask_controller, partitions_by_topic
 from headwater.logtier.client.blocking import BlockingConnection
 from headwater.logtier.client.cluster import ClusterClient, TopicPartition
 from headwater.logtier.client.errors import (
@@ -216,7 +216,9 @@ class ReplicaAdmin:
         dirs = tuple(
             {
                 "path": path,
-                "topics": tuple({"name": name, "partitions": tuple(some)} for name, some in _by_topic(keys).items()),
+                "topics": tuple(
+                    {"name": name, "partitions": tuple(some)} for name, some in partitions_by_topic(keys).items()
+                ),
             }
             for path, keys in by_path.items()
         )
@@ -235,12 +237,13 @@ class ReplicaAdmin:
 
     def elect_preferred(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ReplicaRefusal]:
         """Elects preferred leaders; returns the partitions for which none was elected, without those led already."""
-        topics = tuple({"topic": name, "partitions": tuple(some)} for name, some in _by_topic(partitions).items())
-        values = {"election_type": _PREFERRED, "topic_partitions": topics, "timeout": self._timeout()}
+        topics = tuple(
+            {"topic": name, "partitions": tuple(some)} for name, some in partitions_by_topic(partitions).items()
+        )
+        values = {"election_type": _PREFERRED, "topic_partitions": topics}
 
         def ask() -> dict[TopicPartition, ReplicaRefusal]:
-            response = _call(self._cluster.any_connection(), ApiKey.ELECT_LEADERS, values)
-            _check(response, "electing preferred leaders")
+            response = ask_controller(self._cluster, ApiKey.ELECT_LEADERS, values, "electing preferred leaders")
             return _refusals(
                 (str(topic.topic), int(each.partition_id), int(each.error_code), each.error_message)
                 for topic in response.replica_election_results
@@ -276,24 +279,12 @@ class ReplicaAdmin:
 
     def unregister(self, broker_id: int) -> None:
         """Removes the registration of a broker that is away. Raises BrokerError if it runs, or is unknown."""
-
-        def ask() -> None:
-            response = _call(self._cluster.any_connection(), ApiKey.UNREGISTER_BROKER, {"broker_id": broker_id})
-            _check(response, f"unregistering broker {broker_id}")
-
-        self._cluster.retry(f"unregistering broker {broker_id}", ask)
-
-    def _timeout(self) -> timedelta:
-        return timedelta(milliseconds=self._cluster.config.request_timeout_ms)
+        what, values = f"unregistering broker {broker_id}", {"broker_id": broker_id}
+        self._cluster.retry(what, lambda: ask_controller(self._cluster, ApiKey.UNREGISTER_BROKER, values, what))
 
 
 def _call(connection: BlockingConnection, api_key: int, values: Mapping[str, Any]) -> Any:
     return connection.call(kio_request(api_key, connection.version(api_key), values))
-
-
-def _check(response: Any, what: str) -> None:
-    if response.error_code:
-        raise broker_error(int(response.error_code), what, getattr(response, "error_message", None))
 
 
 def _assigned(topic: str, partition: Any) -> AssignedPartition:
@@ -322,13 +313,6 @@ def _log_dir(result: Any) -> ReplicaLogDir:
 
 def _known(value: int) -> int | None:
     return None if value < 0 else int(value)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        topics.setdefault(topic, []).append(partition)
-    return topics
 
 
 def _refusals(results: Iterable[tuple[str, int, int, str | None]]) -> dict[TopicPartition, ReplicaRefusal]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from headwater.cli.reassignment.balance import BalanceBand, balance_plan
+from headwater.cli.reassignment.balance import balance_plan
+from headwater.cli.reassignment.band import BalanceBand
 from headwater.cli.reassignment.reading import read_cluster
 from headwater.cli.reassignment.runner import PlanRunner
 from headwater.cli.reassignment.snapshot import ClusterSnapshot

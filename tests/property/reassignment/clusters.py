@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from headwater.cli.reassignment.snapshot import (
-    BrokerSnapshot,
-    ClusterSnapshot,
-    LogDirSnapshot,
-    PartitionKey,
-    PartitionSnapshot,
-)
+from headwater.cli.reassignment.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 SIZES = st.one_of(st.integers(0, 5), st.integers(0, 300))
 
@@ -41,6 +36,6 @@ def clusters(draw: st.DrawFn) -> ClusterSnapshot:
             if brokers[each].log_dirs
         }
         leader = draw(st.sampled_from(isr)) if isr else None
-        key = PartitionKey(draw(st.sampled_from(("t", "u"))), number)
+        key = TopicPartition(draw(st.sampled_from(("t", "u"))), number)
         partitions[key] = PartitionSnapshot(key, replicas, leader, isr, draw(SIZES), dirs)
     return ClusterSnapshot(brokers, partitions)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.cli.reassignment.balance import BalanceBand, balance_plan
+from headwater.cli.reassignment.balance import balance_plan
+from headwater.cli.reassignment.band import BalanceBand
 from headwater.cli.reassignment.drain import drain_plan
 from headwater.cli.reassignment.plan import BrokerLoad, ReassignmentPlan
 from headwater.cli.reassignment.snapshot import (

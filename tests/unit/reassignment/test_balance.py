@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from headwater.cli.reassignment.balance import BalanceBand, balance_plan
+from headwater.cli.reassignment.balance import balance_plan
+from headwater.cli.reassignment.band import BalanceBand
 from headwater.cli.reassignment.plan import BrokerLoad
 from headwater.cli.reassignment.snapshot import ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
 from tests.cluster_snapshots import brokers_of, carried_out, cluster_of, partition_of

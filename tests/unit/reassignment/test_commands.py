@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.cli.reassignment import commands
+from headwater.cli.reassignment import operations
 from headwater.cli.shell.errors import CliError
 from headwater.cli.verbs.cluster import app
 from headwater.logtier.client.replicas import ReplicaRefusal
@@ -37,10 +37,10 @@ def invoke(cluster: ReassigningCluster, monkeypatch: pytest.MonkeyPatch) -> Invo
     def client(_verb: str, _servers: str | None) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(commands, "cluster_client", client)
-    monkeypatch.setattr(commands, "ReplicaAdmin", lambda _: cluster)
-    monkeypatch.setattr(commands, "time", cluster)
-    monkeypatch.setattr(commands, "raise_on_sigterm", lambda: None)
+    monkeypatch.setattr(operations, "cluster_client", client)
+    monkeypatch.setattr(operations, "ReplicaAdmin", lambda _: cluster)
+    monkeypatch.setattr(operations, "time", cluster)
+    monkeypatch.setattr(operations, "raise_on_sigterm", lambda: None)
     return lambda *arguments, **options: CliRunner().invoke(app, arguments, **options)
 
 

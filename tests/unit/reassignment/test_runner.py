@@ -6,16 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from headwater.cli.reassignment.balance import BalanceBand, balance_plan
+from headwater.cli.reassignment.balance import balance_plan
+from headwater.cli.reassignment.band import BalanceBand
 from headwater.cli.reassignment.drain import drain_plan
 from headwater.cli.reassignment.execution import SETTLE_OBSERVATIONS
 from headwater.cli.reassignment.plan import ReassignmentPlan
 from headwater.cli.reassignment.reading import read_cluster
 from headwater.cli.reassignment.runner import OUTAGE_MAX_S, PlanResult, PlanRunner
-from headwater.cli.reassignment.snapshot import LogDirSnapshot, PartitionKey
+from headwater.cli.reassignment.snapshot import LogDirSnapshot
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.logtier.client.errors import BrokerConnectionError
 from headwater.logtier.client.replicas import ReplicaRefusal
+from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.cluster_snapshots import brokers_of, cluster_of, partition_of
 from tests.reassigning_cluster import BROKER, TOPIC, ReassigningCluster
 
@@ -141,8 +143,8 @@ def test_reassignments_of_another_client_stop_the_run() -> None:
     def advance() -> None:
         original()
         if cluster.now_s == 1.0:
-            cluster.targets[PartitionKey("t", 1)] = (4, 3)
-            cluster.stuck.add(PartitionKey("t", 1))
+            cluster.targets[TopicPartition("t", 1)] = (4, 3)
+            cluster.stuck.add(TopicPartition("t", 1))
 
     cluster.advance = advance  # type: ignore[method-assign]
     started_before = len(cluster.started)
@@ -154,7 +156,7 @@ def test_reassignments_of_another_client_stop_the_run() -> None:
 def test_a_partition_that_another_client_has_moved_is_left_to_it() -> None:
     cluster = a_cluster()
     original = cluster.advance
-    last = PartitionKey("t", 11)
+    last = TopicPartition("t", 11)
 
     def advance() -> None:
         original()
@@ -170,12 +172,12 @@ def test_a_partition_that_another_client_has_moved_is_left_to_it() -> None:
 def test_a_refusal_is_named_and_a_transient_one_is_tried_again() -> None:
     cluster = a_cluster()
     cluster.refusals = {
-        PartitionKey("t", 0): [ReplicaRefusal("the disk is on fire", False)],
-        PartitionKey("t", 2): [ReplicaRefusal("NOT_CONTROLLER", True), ReplicaRefusal("NOT_CONTROLLER", True)],
-        PartitionKey("t", 3): [ReplicaRefusal("NOT_CONTROLLER", True)] * 5,
+        TopicPartition("t", 0): [ReplicaRefusal("the disk is on fire", False)],
+        TopicPartition("t", 2): [ReplicaRefusal("NOT_CONTROLLER", True), ReplicaRefusal("NOT_CONTROLLER", True)],
+        TopicPartition("t", 3): [ReplicaRefusal("NOT_CONTROLLER", True)] * 5,
     }
     assert run(cluster).failures == {"t-0": "the disk is on fire", "t-3": "NOT_CONTROLLER"}
-    assert cluster.replicas[PartitionKey("t", 2)] != cluster.snapshot.partitions[PartitionKey("t", 2)].replicas
+    assert cluster.replicas[TopicPartition("t", 2)] != cluster.snapshot.partitions[TopicPartition("t", 2)].replicas
 
 
 def test_a_cancelled_move_is_started_again_and_then_given_up() -> None:

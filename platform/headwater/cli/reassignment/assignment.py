@@ -14,22 +14,12 @@ from headwater.cli.reassignment.plan import (
     apply_plan,
     broker_loads,
 )
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, LogDirSnapshot, PartitionKey, rack_spread
+from headwater.cli.reassignment.snapshot import ClusterSnapshot, LogDirSnapshot, rack_spread
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
-__all__ = ["AssignmentDraft", "room_reserve_bytes"]
+__all__ = ["AssignmentDraft"]
 
-#: What moves leave free of a file system, the lesser of both: segments grow, and a leader whose folder is full refuses
-#: appends.
-ROOM_RESERVE_PERCENT: Final = 5
-ROOM_RESERVE_BYTES_MAX: Final = 2 << 30
 _UNLIMITED: Final = 1 << 62
-
-
-def room_reserve_bytes(log_dir: LogDirSnapshot) -> int:
-    """Return the bytes of a folder's file system that moves leave free."""
-    if log_dir.total_bytes is None:
-        return 0
-    return min(log_dir.total_bytes * ROOM_RESERVE_PERCENT // 100, ROOM_RESERVE_BYTES_MAX)
 
 
 class AssignmentDraft:
@@ -50,7 +40,7 @@ class AssignmentDraft:
         self.sizes = dict.fromkeys(known, 0)
         self.counts = dict.fromkeys(known, 0)
         #: (size, partition) of each broker's replicas, ascending.
-        self.sorted_of: dict[int, list[tuple[int, PartitionKey]]] = {each: [] for each in known}
+        self.sorted_of: dict[int, list[tuple[int, TopicPartition]]] = {each: [] for each in known}
         self.dir_sizes = {
             each.broker_id: {folder.path: 0 for folder in each.log_dirs} for each in snapshot.brokers.values()
         }
@@ -58,12 +48,14 @@ class AssignmentDraft:
             each.broker_id: {folder.path: _room(folder) for folder in each.log_dirs}
             for each in snapshot.brokers.values()
         }
-        self.dir_of: dict[tuple[PartitionKey, int], str] = {}
+        self.dir_of: dict[tuple[TopicPartition, int], str] = {}
         #: Number of changes of a broker's replicas, for what is remembered of a search.
         self.versions: defaultdict[int, int] = defaultdict(int)
         for key, part in snapshot.partitions.items():
             for broker_id in part.replicas:
-                self._count(key, broker_id, 1)
+                self.sizes[broker_id] += part.size_bytes
+                self.counts[broker_id] += 1
+                self.sorted_of[broker_id].append((part.size_bytes, key))
             for broker_id, path in (part.log_dirs or {}).items():
                 if broker_id in part.replicas and path in self.dir_sizes.get(broker_id, ()):
                     self.dir_of[key, broker_id] = path
@@ -71,7 +63,7 @@ class AssignmentDraft:
         for each in self.sorted_of.values():
             each.sort()
 
-    def size(self, key: PartitionKey) -> int:
+    def size(self, key: TopicPartition) -> int:
         """Return the size of one replica in bytes."""
         return self.snapshot.partitions[key].size_bytes
 
@@ -79,15 +71,15 @@ class AssignmentDraft:
         """Return whether one of a broker's folders has room for a replica."""
         return any(room >= size_bytes for room in self.dir_room[broker_id].values())
 
-    def spread(self, key: PartitionKey) -> int:
+    def spread(self, key: TopicPartition) -> int:
         """Return the number of racks that have a replica of a partition."""
         return rack_spread(self.replicas[key], self.racks)
 
-    def spread_after(self, key: PartitionKey, source: int, target: int) -> int:
+    def spread_after(self, key: TopicPartition, source: int, target: int) -> int:
         """Return the same after a move of one replica."""
         return rack_spread((target if each == source else each for each in self.replicas[key]), self.racks)
 
-    def may_move(self, key: PartitionKey, source: int, target: int) -> bool:
+    def may_move(self, key: TopicPartition, source: int, target: int) -> bool:
         """Return whether a replica can move without a loss: there is a leader to copy from, room, and racks remain."""
         return (
             target not in self.replicas[key]
@@ -96,50 +88,48 @@ class AssignmentDraft:
             and self.spread_after(key, source, target) >= self.spread(key)
         )
 
-    def move(self, key: PartitionKey, source: int, target: int) -> None:
+    def move(self, key: TopicPartition, source: int, target: int) -> None:
         """Replace a replica in its position."""
         replicas = self.replicas[key]
         assert target not in replicas, (key, target)
         replicas[replicas.index(source)] = target
-        size = self.size(key)
-        of_source = self.sorted_of[source]
-        del of_source[bisect_left(of_source, (size, key))]
-        insort(self.sorted_of[target], (size, key))
-        for broker_id, step in ((source, -1), (target, 1)):
-            self.sizes[broker_id] += step * size
-            self.counts[broker_id] += step
-            self.versions[broker_id] += 1
-        self._leave_dir(key, source)
-        self._enter_dir(key, target, self._dir_for(target, size))
+        self._remove(key, source)
+        self._place(key, target)
 
-    def add(self, key: PartitionKey, target: int) -> None:
+    def add(self, key: TopicPartition, target: int) -> None:
         """Add a replica, the last in order."""
         replicas = self.replicas[key]
         assert target not in replicas, (key, target)
         replicas.append(target)
-        size = self.size(key)
-        insort(self.sorted_of[target], (size, key))
-        self.sizes[target] += size
-        self.counts[target] += 1
-        self.versions[target] += 1
-        self._enter_dir(key, target, self._dir_for(target, size))
+        self._place(key, target)
 
-    def move_dir(self, key: PartitionKey, broker_id: int, path: str) -> None:
+    def move_dir(self, key: TopicPartition, broker_id: int, path: str) -> None:
         """Place a replica in another folder of its broker."""
         self._leave_dir(key, broker_id)
         self._enter_dir(key, broker_id, path)
 
-    def lead(self, key: PartitionKey, broker_id: int) -> None:
+    def lead(self, key: TopicPartition, broker_id: int) -> None:
         """Make a replica the preferred leader; the others keep their order."""
         replicas = self.replicas[key]
         replicas.remove(broker_id)
         replicas.insert(0, broker_id)
 
-    def _count(self, key: PartitionKey, broker_id: int, step: int) -> None:
+    def _place(self, key: TopicPartition, broker_id: int) -> None:
         size = self.size(key)
-        self.sizes[broker_id] += step * size
-        self.counts[broker_id] += step
-        self.sorted_of[broker_id].append((size, key))
+        insort(self.sorted_of[broker_id], (size, key))
+        self.sizes[broker_id] += size
+        self.counts[broker_id] += 1
+        self.versions[broker_id] += 1
+        self._enter_dir(key, broker_id, self._dir_for(broker_id, size))
+
+    def _remove(self, key: TopicPartition, broker_id: int) -> None:
+        size = self.size(key)
+        of_broker = self.sorted_of[broker_id]
+        del of_broker[bisect_left(of_broker, (size, key))]
+        self.sizes[broker_id] -= size
+        self.counts[broker_id] -= 1
+        self.versions[broker_id] += 1
+        self._leave_dir(key, broker_id)
 
     def _dir_for(self, broker_id: int, size: int) -> str:
         """Return the folder with the fewest bytes among those with room."""
@@ -147,13 +137,13 @@ class AssignmentDraft:
         fitting = [path for path in room if room[path] >= size] or list(room)
         return min(fitting, key=lambda path: (sizes[path], path))
 
-    def _enter_dir(self, key: PartitionKey, broker_id: int, path: str) -> None:
+    def _enter_dir(self, key: TopicPartition, broker_id: int, path: str) -> None:
         size = self.size(key)
         self.dir_of[key, broker_id] = path
         self.dir_sizes[broker_id][path] += size
         self.dir_room[broker_id][path] -= size
 
-    def _leave_dir(self, key: PartitionKey, broker_id: int) -> None:
+    def _leave_dir(self, key: TopicPartition, broker_id: int) -> None:
         path = self.dir_of.pop((key, broker_id), None)
         if path is not None:
             size = self.size(key)
@@ -161,7 +151,7 @@ class AssignmentDraft:
             self.dir_room[broker_id][path] += size
 
     def plan(
-        self, blocked: tuple[BlockedPartition, ...] = (), elections: tuple[PartitionKey, ...] = ()
+        self, blocked: tuple[BlockedPartition, ...] = (), elections: tuple[TopicPartition, ...] = ()
     ) -> ReassignmentPlan:
         """Return the moves that make this assignment of the present one, large ones first."""
         moves = [
@@ -180,7 +170,7 @@ class AssignmentDraft:
             broker_loads(self.snapshot, apply_plan(self.snapshot, moves)),
         )
 
-    def _partition_move(self, key: PartitionKey) -> PartitionMove:
+    def _partition_move(self, key: TopicPartition) -> PartitionMove:
         part, after = self.snapshot.partitions[key], tuple(self.replicas[key])
         pinned = tuple(
             (each, self.dir_of[key, each])
@@ -200,6 +190,4 @@ class AssignmentDraft:
 
 
 def _room(log_dir: LogDirSnapshot) -> int:
-    if log_dir.usable_bytes is None:
-        return _UNLIMITED
-    return log_dir.usable_bytes - room_reserve_bytes(log_dir)
+    return _UNLIMITED if log_dir.room_bytes is None else log_dir.room_bytes

@@ -16,69 +16,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from headwater.cli.reassignment.assignment import AssignmentDraft
+from headwater.cli.reassignment.band import BalanceBand, Band
 from headwater.cli.reassignment.leaders import balance_leaders
 from headwater.cli.reassignment.plan import ReassignmentPlan
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
+from headwater.cli.reassignment.snapshot import ClusterSnapshot
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
-__all__ = ["BalanceBand", "balance_plan"]
+__all__ = ["balance_plan"]
 
 #: Replicas of one broker that are tried for one step of counts, the smallest first. Larger ones harm the bytes more,
 #: and a search among 100,000 for one that fits takes longer than its evenness is worth.
 COUNT_CANDIDATES_MAX: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceBand:
-    """How far from the mean a broker may be: copying costs more than a small difference.
-
-    Attributes:
-        threshold_percent: Part of the mean, as the threshold of HDFS's balancer.
-        negligible_bytes: Least half-width of a band of bytes; a few log segments differ by chance.
-    """
-
-    threshold_percent: int = 10
-    negligible_bytes: int = 64 << 20
-
-    def of_bytes(self, values: Iterable[int]) -> Band:
-        """Return the band of bytes."""
-        total, number = _total(values)
-        mean = total // number
-        half = max(mean * self.threshold_percent // 100, self.negligible_bytes)
-        return Band(mean - half, mean, mean + half)
-
-    def of_counts(self, values: Iterable[int]) -> Band:
-        """Return the band of counts: with the counts right below and above the mean always in it."""
-        total, number = _total(values)
-        low, high = total // number, -(-total // number)
-        slack = total * self.threshold_percent // (100 * number)
-        return Band(low - slack, low, high + slack)
-
-
-class Band(NamedTuple):
-    """The values that are even enough, and the mean, rounded down."""
-
-    low: int
-    mean: int
-    high: int
-
-    def excess(self, value: int) -> int:
-        """Return how far a value is outside.
-
-        >>> band = Band(8, 10, 12)
-        >>> band.excess(7), band.excess(9), band.excess(15)
-        (1, 0, 3)
-        """
-        return max(value - self.high, self.low - value, 0)
-
-    def change(self, source: int, target: int, amount: int) -> int:
-        """Return the change of the excess of both when an amount moves from one value to the other."""
-        after = self.excess(source - amount) + self.excess(target + amount)
-        return after - self.excess(source) - self.excess(target)
 
 
 def balance_plan(snapshot: ClusterSnapshot, band: BalanceBand | None = None) -> ReassignmentPlan:
@@ -89,7 +41,7 @@ def balance_plan(snapshot: ClusterSnapshot, band: BalanceBand | None = None) -> 
     return draft.plan(elections=_elections(draft))
 
 
-def _elections(draft: AssignmentDraft) -> tuple[PartitionKey, ...]:
+def _elections(draft: AssignmentDraft) -> tuple[TopicPartition, ...]:
     """Return the partitions that keep their assignment, and whose preferred leader is in sync and does not lead."""
     parts = draft.snapshot.partitions
     return tuple(
@@ -115,7 +67,7 @@ class _Search:
         #: Pairs without a step, with the versions of both brokers at that time.
         self._barren: dict[tuple[str, int, int], tuple[int, int]] = {}
         #: By pair, where the last search for a step of counts ended: replicas before it seldom fit later.
-        self._passed: dict[tuple[int, int], tuple[int, PartitionKey]] = {}
+        self._passed: dict[tuple[int, int], tuple[int, TopicPartition]] = {}
 
     def run(self) -> None:
         while True:
@@ -123,7 +75,7 @@ class _Search:
                 continue
             if not self._even_out_dirs():
                 break
-        balance_leaders(self._draft, self._band.threshold_percent, self._band.negligible_bytes)
+        balance_leaders(self._draft, self._band)
 
     # -- racks -------------------------------------------------------------------------------------------------------
 
@@ -179,7 +131,7 @@ class _Search:
                 self._barren[rank, source, target] = versions
         return False
 
-    def _step_of_bytes(self, source: int, target: int) -> PartitionKey | None:
+    def _step_of_bytes(self, source: int, target: int) -> TopicPartition | None:
         """Return the replica that brings both brokers closest to the mean, if it lowers the excess."""
         draft, band = self._draft, self._bytes
         high, low = draft.sizes[source], draft.sizes[target]
@@ -190,7 +142,7 @@ class _Search:
                 return key
         return None
 
-    def _step_of_counts(self, source: int, target: int) -> PartitionKey | None:
+    def _step_of_counts(self, source: int, target: int) -> TopicPartition | None:
         """Return the smallest replica that lowers the excess of counts, and harms no bytes."""
         draft = self._draft
         if self._counts.change(draft.counts[source], draft.counts[target], 1) >= 0:
@@ -220,7 +172,7 @@ class _Search:
         for broker_id in self._draft.receivers:
             sizes = self._draft.dir_sizes[broker_id]
             if len(sizes) > 1:
-                of_dir: dict[str, list[tuple[int, PartitionKey]]] = {path: [] for path in sizes}
+                of_dir: dict[str, list[tuple[int, TopicPartition]]] = {path: [] for path in sizes}
                 for each in self._draft.sorted_of[broker_id]:
                     path = self._draft.dir_of.get((each[1], broker_id))
                     if path is not None:
@@ -230,7 +182,7 @@ class _Search:
                     has_moved = True
         return has_moved
 
-    def _step_of_dirs(self, broker_id: int, of_dir: dict[str, list[tuple[int, PartitionKey]]], band: Band) -> bool:
+    def _step_of_dirs(self, broker_id: int, of_dir: dict[str, list[tuple[int, TopicPartition]]], band: Band) -> bool:
         draft = self._draft
         sizes = draft.dir_sizes[broker_id]
         ascending = sorted(sizes, key=lambda path: (sizes[path], path))
@@ -249,8 +201,8 @@ class _Search:
 
 
 def _by_fit(
-    ascending: list[tuple[int, PartitionKey]], high: int, low: int, band: Band
-) -> Iterable[tuple[int, PartitionKey]]:
+    ascending: list[tuple[int, TopicPartition]], high: int, low: int, band: Band
+) -> Iterable[tuple[int, TopicPartition]]:
     """Yield (size, partition) in the order of a step's preference: of few replicas, and of no more bytes than needed.
 
     First come those that bring neither value past the mean, large ones first; then larger ones, small ones first. An
@@ -266,11 +218,6 @@ def _by_fit(
     yield from ascending[middle:last]
 
 
-def _position(ascending: list[tuple[int, PartitionKey]], size: int) -> int:
+def _position(ascending: list[tuple[int, TopicPartition]], size: int) -> int:
     """Return the number of replicas smaller than a size."""
     return bisect_left(ascending, size, key=lambda each: each[0])
-
-
-def _total(values: Iterable[int]) -> tuple[int, int]:
-    listed = list(values)
-    return sum(listed), len(listed)

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from headwater.cli.reassignment.execution import PlanProgress
 from headwater.cli.reassignment.plan import BrokerLoad, ReassignmentPlan
-from headwater.cli.reassignment.snapshot import PartitionKey
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
-__all__ = ["bytes_text", "load_rows", "move_rows", "plan_summary", "progress_line", "stall_line"]
+__all__ = ["bytes_text", "counted", "load_rows", "move_rows", "plan_summary", "progress_line", "stall_line"]
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _STEP: Final = 1_000
@@ -73,10 +73,10 @@ def progress_line(progress: PlanProgress, copied_bytes: int, elapsed_s: float) -
     return line
 
 
-def stall_line(waiting: Mapping[PartitionKey, tuple[int, ...]], seconds: float) -> str:
+def stall_line(waiting: Mapping[TopicPartition, tuple[int, ...]], seconds: float) -> str:
     """Return one line about a run that does not advance.
 
-    >>> stall_line({PartitionKey("t", 3): (4,)}, 60)
+    >>> stall_line({TopicPartition("t", 3): (4,)}, 60)
     'nothing was copied for 60 s: t-3 waits for broker 4, which is away'
     >>> stall_line({}, 60)
     'nothing was copied for 60 s; followers may be throttled, or cannot reach the leader: see the logs of the brokers'

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from headwater.cli.reassignment.assignment import AssignmentDraft
 from headwater.cli.reassignment.plan import BlockedPartition, ReassignmentPlan
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
+from headwater.cli.reassignment.snapshot import ClusterSnapshot
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["drain_plan"]
 
@@ -41,11 +42,11 @@ def drain_plan(
             else:
                 draft.move(key, broker_id, target)
         if was_leader in gone and draft.replicas[key][0] not in gone:
-            _choose_leader(draft, key, leads, gone)
+            _choose_leader(draft, key, leads)
     return draft.plan(tuple(sorted(blocked, key=lambda each: (each.broker_id, each.key))))
 
 
-def _target(draft: AssignmentDraft, key: PartitionKey, source: int, *, allow_fewer_racks: bool) -> int | str:
+def _target(draft: AssignmentDraft, key: TopicPartition, source: int, *, allow_fewer_racks: bool) -> int | str:
     """Return the broker that receives a replica, or the reason why none can."""
     part = draft.snapshot.partitions[key]
     if part.leader is None:
@@ -70,10 +71,10 @@ def _target(draft: AssignmentDraft, key: PartitionKey, source: int, *, allow_few
     return target
 
 
-def _choose_leader(draft: AssignmentDraft, key: PartitionKey, leads: dict[int, int], gone: frozenset[int]) -> None:
+def _choose_leader(draft: AssignmentDraft, key: TopicPartition, leads: dict[int, int]) -> None:
     """Make that replica the preferred leader whose broker leads the fewest partitions; one with the data if equal."""
     old = draft.snapshot.partitions[key].replicas
-    can_lead = [each for each in draft.replicas[key] if each in leads and each not in gone]
+    can_lead = [each for each in draft.replicas[key] if each in leads]
     leader = min(can_lead, key=lambda each: (leads[each], each not in old, each))
     leads[leader] += 1
     draft.lead(key, leader)

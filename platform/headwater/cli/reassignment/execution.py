@@ -13,9 +13,11 @@ from enum import Enum
 from typing import Final
 
 from headwater.cli.reassignment.plan import LogDirMove, PartitionMove, ReassignmentPlan
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey, PartitionSnapshot
+from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionSnapshot
+from headwater.logtier.client.reassignments import OngoingReassignment
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
-__all__ = ["ClusterObservation", "PlanExecution", "PlanProgress", "RunningReassignment"]
+__all__ = ["ClusterObservation", "PlanExecution", "PlanProgress"]
 
 #: Observations for which a move may be in neither its old nor its new state: the brokers' metadata is behind the
 #: controller's answers by up to some seconds. The shell observes twice a second or less often.
@@ -27,45 +29,18 @@ MOVES_PER_REQUEST_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class RunningReassignment:
-    """A running reassignment, as ListPartitionReassignments has it; `replicas` include those that come and go."""
-
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        """The assignment at its end.
-
-        >>> RunningReassignment((4, 1, 2, 3), (4,), (1,)).target
-        (4, 2, 3)
-        """
-        return tuple(each for each in self.replicas if each not in self.removing)
-
-    @property
-    def origin(self) -> tuple[int, ...]:
-        """The assignment before it.
-
-        >>> RunningReassignment((4, 1, 2, 3), (4,), (1,)).origin
-        (1, 2, 3)
-        """
-        return tuple(each for each in self.replicas if each not in self.adding)
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterObservation:
     """The cluster at one time.
 
     Attributes:
-        snapshot: Present brokers with the room of their folders less the reserve, and the plan's partitions.
+        snapshot: Present brokers, and the plan's partitions.
         running: All running reassignments, also of other partitions.
         copied: Bytes of replicas that are being created, by partition and broker.
     """
 
     snapshot: ClusterSnapshot
-    running: Mapping[PartitionKey, RunningReassignment]
-    copied: Mapping[tuple[PartitionKey, int], int]
+    running: Mapping[TopicPartition, OngoingReassignment]
+    copied: Mapping[tuple[TopicPartition, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +73,7 @@ class _MoveState:
     def fail(self, reason: str) -> None:
         self.status, self.reason = _Status.FAILED, reason
 
-    def is_settled(self) -> bool:
+    def count_unsettled(self) -> bool:
         """Count one observation that fits no state; return whether there were too many."""
         self.unsettled += 1
         return self.unsettled >= SETTLE_OBSERVATIONS
@@ -128,7 +103,7 @@ class PlanExecution:
         joined: Reassignments that ran when the plan was made, which the run waits for.
     """
 
-    def __init__(self, plan: ReassignmentPlan, *, concurrent_moves: int, joined: Collection[PartitionKey]) -> None:
+    def __init__(self, plan: ReassignmentPlan, *, concurrent_moves: int, joined: Collection[TopicPartition]) -> None:
         assert concurrent_moves >= 1
         self.plan = plan
         self._limit = concurrent_moves
@@ -137,7 +112,7 @@ class PlanExecution:
         self._states = {move.key: _MoveState(move) for move in plan.moves}
         self._log_dirs = [_LogDirState(move) for move in plan.log_dir_moves]
         #: Reassignments that another client has started since.
-        self.foreign: tuple[PartitionKey, ...] = ()
+        self.foreign: tuple[TopicPartition, ...] = ()
 
     @property
     def failures(self) -> dict[str, str]:
@@ -158,12 +133,6 @@ class PlanExecution:
             and all(each.is_over for each in self._log_dirs)
         )
 
-    @property
-    def unfinished(self) -> tuple[PartitionMove, ...]:
-        """Moves that are neither done nor given up."""
-        open_ones = (_Status.PENDING, _Status.RUNNING)
-        return tuple(each.move for each in self._states.values() if each.status in open_ones)
-
     def observe(self, seen: ClusterObservation) -> NextMoves:
         """Take in the state of the cluster; return the moves to start, which then count as running."""
         for state in self._states.values():
@@ -178,7 +147,7 @@ class PlanExecution:
             return NextMoves()
         return NextMoves(self._startable(seen), self._startable_log_dirs())
 
-    def refuse(self, key: PartitionKey, reason: str, *, is_transient: bool) -> None:
+    def refuse(self, key: TopicPartition, reason: str, *, is_transient: bool) -> None:
         """Note that the controller refused to start a move; a transient refusal is followed by another attempt."""
         state = self._states[key]
         if is_transient and state.attempts < ATTEMPTS_MAX:
@@ -186,7 +155,7 @@ class PlanExecution:
         else:
             state.fail(reason)
 
-    def elections(self, seen: ClusterObservation) -> tuple[PartitionKey, ...]:
+    def elections(self, seen: ClusterObservation) -> tuple[TopicPartition, ...]:
         """Return the partitions of the plan whose preferred leader is in sync and does not lead."""
         wanted = {key for key, each in self._states.items() if each.status is _Status.DONE} | {*self.plan.elections}
         return tuple(sorted(key for key in wanted if _lacks_preferred_leader(seen.snapshot.partitions.get(key))))
@@ -212,7 +181,7 @@ class PlanExecution:
             len(running) + started + len(self._joined),
         )
 
-    def waiting_for_brokers(self, seen: ClusterObservation) -> dict[PartitionKey, tuple[int, ...]]:
+    def waiting_for_brokers(self, seen: ClusterObservation) -> dict[TopicPartition, tuple[int, ...]]:
         """Return the brokers that are away by running reassignment: it ends when they are back."""
         away = {
             key: tuple(each for each in running.adding if each not in seen.snapshot.brokers)
@@ -236,7 +205,7 @@ class PlanExecution:
             state.status = _Status.DONE
         elif part.replicas == move.before:
             state.unsettled = 0
-        elif state.is_settled():
+        elif state.count_unsettled():
             state.fail(f"its replicas changed after the plan was made: {_listed(part.replicas)}")
 
     def _observe_running(self, state: _MoveState, seen: ClusterObservation) -> None:
@@ -245,13 +214,13 @@ class PlanExecution:
         if running is not None:
             if _is_same(running.target, move.after):
                 state.unsettled = 0
-            elif key not in self._known or state.is_settled():
+            elif key not in self._known or state.count_unsettled():
                 state.fail(f"another client moves it to brokers {_listed(running.target)}")
         elif part is None:
             self._observe_missing(state)
         elif part.replicas == move.after:
             state.status = _Status.DONE
-        elif state.is_settled():
+        elif state.count_unsettled():
             if part.replicas != move.before:
                 state.fail(f"another client moved it to brokers {_listed(part.replicas)}")
             elif state.attempts >= ATTEMPTS_MAX:
@@ -261,14 +230,14 @@ class PlanExecution:
 
     def _observe_missing(self, state: _MoveState) -> None:
         """A deleted topic needs no move; metadata may lack a topic for a moment, so this is not believed at once."""
-        if state.is_settled():
+        if state.count_unsettled():
             state.status = _Status.DONE
 
-    def _is_unstarted(self, key: PartitionKey) -> bool:
+    def _is_unstarted(self, key: TopicPartition) -> bool:
         state = self._states.get(key)
         return state is None or state.status is _Status.PENDING
 
-    def _is_foreign(self, key: PartitionKey) -> bool:
+    def _is_foreign(self, key: TopicPartition) -> bool:
         state = self._states.get(key)
         return key not in self._known and (state is None or state.status is _Status.FAILED)
 
@@ -372,7 +341,7 @@ def _obstacle(move: PartitionMove, seen: ClusterObservation, reserved: Mapping[i
         if broker is None:
             return f"broker {broker_id} is away"
         pinned = dict(move.log_dirs).get(broker_id)
-        rooms = [each.usable_bytes for each in broker.log_dirs if pinned in (None, each.path)]
+        rooms = [each.room_bytes for each in broker.log_dirs if pinned in (None, each.path)]
         if not rooms:
             return f"broker {broker_id} has no log folder online" + (f" at {pinned}" if pinned else "")
         if None not in rooms and max(each or 0 for each in rooms) - reserved.get(broker_id, 0) < move.size_bytes:

@@ -10,28 +10,22 @@ from collections import defaultdict, deque
 from itertools import pairwise
 
 from headwater.cli.reassignment.assignment import AssignmentDraft
-from headwater.cli.reassignment.snapshot import PartitionKey
+from headwater.cli.reassignment.band import BalanceBand, Band
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["balance_leaders"]
 
-_Sized = tuple[int, PartitionKey]
+_Sized = tuple[int, TopicPartition]
 
 
-def balance_leaders(draft: AssignmentDraft, threshold_percent: int, negligible_bytes: int) -> None:
-    """Change preferred leaders. A broker that is away keeps its partitions, and receives none.
-
-    Args:
-        threshold_percent: Difference from the mean of bytes that is even enough, in percent of the mean.
-        negligible_bytes: The least such difference.
-    """
+def balance_leaders(draft: AssignmentDraft, even_enough: BalanceBand) -> None:
+    """Change preferred leaders. A broker that is away keeps its partitions, and receives none."""
     if draft.receivers:
         table = _LeaderTable(draft)
         while table.shorten_counts():
             pass
-        total = sum(table.sizes.values())
-        mean = total // len(draft.receivers)
-        half = max(mean * threshold_percent // 100, negligible_bytes)
-        while table.shorten_bytes(mean - half, mean + half):
+        band = even_enough.of_bytes(table.sizes.values())
+        while table.shorten_bytes(band):
             pass
 
 
@@ -57,7 +51,7 @@ class _LeaderTable:
         for each in self._edges.values():
             each.sort()
 
-    def _followers(self, key: PartitionKey) -> list[int]:
+    def _followers(self, key: TopicPartition) -> list[int]:
         return [each for each in self._draft.replicas[key][1:] if each in self.counts]
 
     def _transfer(self, sized: _Sized, source: int, target: int) -> None:
@@ -101,26 +95,22 @@ class _LeaderTable:
             way.append(before[way[-1]])
         return way[::-1]
 
-    def shorten_bytes(self, low: int, high: int) -> bool:
+    def shorten_bytes(self, band: Band) -> bool:
         """Make one exchange that lowers the bytes outside of the band and keeps counts as even; False if none does."""
         descending = sorted(self._brokers, key=lambda each: (-self.sizes[each], each))
         for source in descending:
             for target in reversed(descending):
                 if self.sizes[target] >= self.sizes[source]:
                     break
-                if self.sizes[source] <= high and self.sizes[target] >= low:
+                if self.sizes[source] <= band.high and self.sizes[target] >= band.low:
                     continue
-                if self._exchange(source, target, low, high):
+                if self._exchange(source, target, band):
                     return True
         return False
 
-    def _exchange(self, source: int, target: int, low: int, high: int) -> bool:
+    def _exchange(self, source: int, target: int, band: Band) -> bool:
         """Give one partition, for a smaller one in return unless the source leads one partition more."""
         more, fewer = self.sizes[source], self.sizes[target]
-
-        def excess(moved: int) -> int:
-            return sum(max(each - high, low - each, 0) for each in (more - moved, fewer + moved))
-
         best: tuple[int, int, _Sized, _Sized | None] | None = None
         given, returned = self._edges[source, target], self._edges[target, source]
         half = (more - fewer) // 2
@@ -134,9 +124,9 @@ class _LeaderTable:
             for back in choices:
                 moved = sized[0] - (back[0] if back else 0)
                 if 0 < moved < more - fewer:
-                    choice = (excess(moved), abs(half - moved), sized, back)
+                    choice = (band.change(more, fewer, moved), abs(half - moved), sized, back)
                     best = min(best, choice, key=_order) if best else choice
-        if best is None or best[0] >= excess(0):
+        if best is None or best[0] >= 0:
             return False
         _, _, sized, back = best
         self._transfer(sized, source, target)
@@ -146,5 +136,5 @@ class _LeaderTable:
 
 
 def _order(choice: tuple[int, int, _Sized, _Sized | None]) -> tuple[int, int, _Sized, tuple[_Sized, ...]]:
-    excess, miss, given, returned = choice
-    return excess, miss, given, () if returned is None else (returned,)
+    change, miss, given, returned = choice
+    return change, miss, given, () if returned is None else (returned,)

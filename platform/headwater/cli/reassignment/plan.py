@@ -6,9 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
+from headwater.cli.reassignment.snapshot import ClusterSnapshot
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
-__all__ = ["BlockedPartition", "BrokerLoad", "LogDirMove", "PartitionMove", "ReassignmentPlan"]
+__all__ = [
+    "BlockedPartition",
+    "BrokerLoad",
+    "LogDirMove",
+    "PartitionMove",
+    "ReassignmentPlan",
+    "apply_plan",
+    "broker_loads",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +30,7 @@ class PartitionMove:
         size_bytes: Size of one replica.
     """
 
-    key: PartitionKey
+    key: TopicPartition
     before: tuple[int, ...]
     after: tuple[int, ...]
     size_bytes: int
@@ -47,7 +56,7 @@ class PartitionMove:
 class LogDirMove:
     """A replica's move to another folder of its broker (KIP-113)."""
 
-    key: PartitionKey
+    key: TopicPartition
     broker_id: int
     source: str
     target: str
@@ -56,9 +65,9 @@ class LogDirMove:
 
 @dataclass(frozen=True, slots=True)
 class BlockedPartition:
-    """A partition that a drain has to leave where it is, and the reason."""
+    """A partition of which a plan cannot move, or add, a replica, and the reason."""
 
-    key: PartitionKey
+    key: TopicPartition
     broker_id: int
     reason: str
 
@@ -84,7 +93,7 @@ class ReassignmentPlan:
 
     moves: tuple[PartitionMove, ...]
     log_dir_moves: tuple[LogDirMove, ...]
-    elections: tuple[PartitionKey, ...]
+    elections: tuple[TopicPartition, ...]
     blocked: tuple[BlockedPartition, ...]
     before: tuple[BrokerLoad, ...]
     after: tuple[BrokerLoad, ...]
@@ -158,7 +167,9 @@ class ReassignmentPlan:
         }
 
 
-def broker_loads(snapshot: ClusterSnapshot, assignment: dict[PartitionKey, tuple[int, ...]]) -> tuple[BrokerLoad, ...]:
+def broker_loads(
+    snapshot: ClusterSnapshot, assignment: dict[TopicPartition, tuple[int, ...]]
+) -> tuple[BrokerLoad, ...]:
     """Return the loads of all present brokers, and of those away that have replicas, by id."""
     known = sorted({*snapshot.brokers, *snapshot.absent})
     counts = {each: [0, 0, 0, 0] for each in known}
@@ -174,6 +185,6 @@ def broker_loads(snapshot: ClusterSnapshot, assignment: dict[PartitionKey, tuple
     return tuple(BrokerLoad(each, racks.get(each), *counts[each]) for each in known)
 
 
-def apply_plan(snapshot: ClusterSnapshot, moves: Sequence[PartitionMove]) -> dict[PartitionKey, tuple[int, ...]]:
+def apply_plan(snapshot: ClusterSnapshot, moves: Sequence[PartitionMove]) -> dict[TopicPartition, tuple[int, ...]]:
     """Return the assignment after moves."""
     return {key: each.replicas for key, each in snapshot.partitions.items()} | {each.key: each.after for each in moves}

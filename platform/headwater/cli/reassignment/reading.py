@@ -6,24 +6,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from headwater.cli.reassignment.assignment import room_reserve_bytes
-from headwater.cli.reassignment.execution import ClusterObservation, RunningReassignment
-from headwater.cli.reassignment.snapshot import (
-    BrokerSnapshot,
-    ClusterSnapshot,
-    LogDirSnapshot,
-    PartitionKey,
-    PartitionSnapshot,
-)
+from headwater.cli.reassignment.execution import ClusterObservation
+from headwater.cli.reassignment.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
+from headwater.logtier.client.administration import partitions_by_topic
 from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.reassignments import OngoingReassignment
 from headwater.logtier.client.replicas import AssignedPartition, ReplicaAdmin, ReplicaLogDir
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["read_cluster", "read_observation"]
 
 #: Readings before the reassignments are the same before and after the metadata: a burst of them ends soon.
 READINGS_MAX: Final = 20
 
-Running = dict[PartitionKey, RunningReassignment]
+Running = dict[TopicPartition, OngoingReassignment]
 
 
 def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
@@ -38,16 +34,16 @@ def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
     dirs = {each: admin.log_dirs(each) for each in sorted(brokers)}
     # A broker that does not answer has died since; it is away.
     present = {
-        each: BrokerSnapshot(each, brokers[each].rack, _folders(found, has_reserve=False))
+        each: BrokerSnapshot(each, brokers[each].rack, _folders(found))
         for each, found in dirs.items()
         if found is not None
     }
-    sizes: dict[PartitionKey, int] = {}
-    places: dict[PartitionKey, dict[int, str]] = {}
+    sizes: dict[TopicPartition, int] = {}
+    places: dict[TopicPartition, dict[int, str]] = {}
     for broker_id, found in dirs.items():
         for folder in found or ():
             for each in folder.replicas:
-                key = PartitionKey(each.topic, each.partition)
+                key = TopicPartition(each.topic, each.partition)
                 if not each.is_future:
                     sizes[key] = max(sizes.get(key, 0), each.size_bytes)
                     places.setdefault(key, {})[broker_id] = folder.path
@@ -65,7 +61,7 @@ def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
 
 
 def read_observation(
-    admin: ReplicaAdmin, sizes: Mapping[PartitionKey, int], asked_dirs: Collection[int]
+    admin: ReplicaAdmin, sizes: Mapping[TopicPartition, int], asked_dirs: Collection[int]
 ) -> ClusterObservation:
     """Return the present state of some partitions.
 
@@ -74,23 +70,21 @@ def read_observation(
         asked_dirs: Brokers whose folders are read.
     """
     running = _running(admin)
-    brokers, assigned = admin.assignments(sorted({key.topic for key in sizes}))
-    by_topic: dict[str, list[int]] = {}
-    for key in sorted(sizes):
-        by_topic.setdefault(key.topic, []).append(key.partition)
+    by_topic = partitions_by_topic(sizes)
+    brokers, assigned = admin.assignments(by_topic)
     present: dict[int, BrokerSnapshot] = {}
-    places: dict[PartitionKey, dict[int, str]] = {}
-    copied: dict[tuple[PartitionKey, int], int] = {}
+    places: dict[TopicPartition, dict[int, str]] = {}
+    copied: dict[tuple[TopicPartition, int], int] = {}
     for broker_id, broker in brokers.items():
         folders: tuple[LogDirSnapshot, ...] = ()
         if broker_id in asked_dirs:
             found = admin.log_dirs(broker_id, by_topic)
             if found is None:
                 continue
-            folders = _folders(found, has_reserve=True)
+            folders = _folders(found)
             for folder in found:
                 for each in folder.replicas:
-                    key = PartitionKey(each.topic, each.partition)
+                    key = TopicPartition(each.topic, each.partition)
                     if each.is_future or (key in running and broker_id in running[key].adding):
                         copied[key, broker_id] = each.size_bytes
                     if not each.is_future:
@@ -105,28 +99,18 @@ def read_observation(
 
 
 def _running(admin: ReplicaAdmin) -> Running:
-    return {
-        PartitionKey(*key): RunningReassignment(each.replicas, each.adding, each.removing)
-        for key, each in admin.reassignments().items()
-    }
+    return {TopicPartition(*key): each for key, each in admin.reassignments().items()}
 
 
-def _partitions(assigned: list[AssignedPartition], running: Running) -> dict[PartitionKey, PartitionSnapshot]:
+def _partitions(assigned: list[AssignedPartition], running: Running) -> dict[TopicPartition, PartitionSnapshot]:
     found = {}
     for each in assigned:
-        key = PartitionKey(each.topic, each.partition)
+        key = TopicPartition(each.topic, each.partition)
         moving = running.get(key)
         replicas = each.replicas if moving is None else moving.target
-        found[key] = PartitionSnapshot(key, replicas, each.leader, each.isr, is_moving=moving is not None)
+        found[key] = PartitionSnapshot(key, replicas, each.leader, each.isr)
     return found
 
 
-def _folders(found: tuple[ReplicaLogDir, ...], *, has_reserve: bool) -> tuple[LogDirSnapshot, ...]:
-    """Return folders; with `has_reserve`, usable bytes are less what moves leave free."""
-    folders = [LogDirSnapshot(each.path, each.total_bytes, each.usable_bytes) for each in found]
-    if not has_reserve:
-        return tuple(folders)
-    return tuple(
-        each if each.usable_bytes is None else replace(each, usable_bytes=each.usable_bytes - room_reserve_bytes(each))
-        for each in folders
-    )
+def _folders(found: tuple[ReplicaLogDir, ...]) -> tuple[LogDirSnapshot, ...]:
+    return tuple(LogDirSnapshot(each.path, each.total_bytes, each.usable_bytes) for each in found)

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from headwater.cli.reassignment.assignment import AssignmentDraft
 from headwater.cli.reassignment.plan import BlockedPartition, ReassignmentPlan
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey, rack_spread
+from headwater.cli.reassignment.snapshot import ClusterSnapshot, rack_spread
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["replication_plan"]
 
@@ -37,7 +38,7 @@ def replication_plan(
     return draft.plan(tuple(sorted(blocked, key=lambda each: each.key)))
 
 
-def _target(draft: AssignmentDraft, key: PartitionKey, replicas: int) -> int | str:
+def _target(draft: AssignmentDraft, key: TopicPartition, replicas: int) -> int | str:
     """Return the broker that receives another replica, or the reason why none can."""
     part = draft.snapshot.partitions[key]
     if part.leader is None:

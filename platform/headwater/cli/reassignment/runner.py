@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from headwater.cli.reassignment.display import progress_line, stall_line
-from headwater.cli.reassignment.execution import ClusterObservation, PlanExecution, PlanProgress, RunningReassignment
+from headwater.cli.reassignment.execution import ClusterObservation, PlanExecution, PlanProgress
 from headwater.cli.reassignment.plan import LogDirMove, PartitionMove, ReassignmentPlan
 from headwater.cli.reassignment.reading import read_observation
-from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionKey
+from headwater.cli.reassignment.snapshot import ClusterSnapshot
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.logtier.client.errors import BrokerConnectionError, BrokerError, ClientError, RequestTimeoutError
+from headwater.logtier.client.reassignments import OngoingReassignment
 from headwater.logtier.client.replicas import ReplicaAdmin
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["PlanResult", "PlanRunner", "RunClock"]
 
@@ -46,9 +48,9 @@ class RunClock(Protocol):
 class PlanResult:
     """The end of a run: reasons of what failed, and reassignments of another client because of which it stopped."""
 
-    progress: PlanProgress | None
+    progress: PlanProgress
     failures: dict[str, str]
-    foreign: tuple[PartitionKey, ...]
+    foreign: tuple[TopicPartition, ...]
 
 
 class PlanRunner:
@@ -75,7 +77,7 @@ class PlanRunner:
         self,
         plan: ReassignmentPlan,
         snapshot: ClusterSnapshot,
-        joined: Mapping[PartitionKey, RunningReassignment],
+        joined: Mapping[TopicPartition, OngoingReassignment],
         *,
         concurrent_moves: int,
         throttle_bytes: int | None,
@@ -87,23 +89,27 @@ class PlanRunner:
             joined: Reassignments that ran at that time; the run waits for them, and throttles them as well.
         """
         execution = PlanExecution(plan, concurrent_moves=concurrent_moves, joined=joined)
+        keys = (
+            {*joined, *plan.elections} | {each.key for each in plan.moves} | {each.key for each in plan.log_dir_moves}
+        )
+        sizes = {key: snapshot.partitions[key].size_bytes for key in keys if key in snapshot.partitions}
         with self._throttled([*plan.moves, *_as_moves(joined)], snapshot, throttle_bytes):
-            seen = self._move(execution, snapshot, joined)
+            seen = self._move(execution, sizes)
         if execution.foreign:
             return PlanResult(execution.progress(seen), execution.failures, execution.foreign)
-        failures = execution.failures | self._elect(execution, snapshot, joined)
+        failures = execution.failures | self._elect(execution, sizes)
         return PlanResult(execution.progress(seen), failures, ())
 
     # -- moves -------------------------------------------------------------------------------------------------------
 
-    def _move(
-        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[PartitionKey]
-    ) -> ClusterObservation:
+    def _move(self, execution: PlanExecution, sizes: Mapping[TopicPartition, int]) -> ClusterObservation:
+        plan = execution.plan
+        dirs = {each for move in plan.moves for each in move.added} | {each.broker_id for each in plan.log_dir_moves}
         begun_s = self._pace.monotonic()
         reported_s, begun_bytes, reported = begun_s, -1, None
         changed_s, last = begun_s, None
         while True:
-            seen = self._attempt(lambda: self._round(execution, snapshot, joined))
+            seen = self._attempt(lambda: self._round(execution, sizes, dirs))
             progress = execution.progress(seen)
             now_s = self._pace.monotonic()
             begun_bytes = progress.moved_bytes if begun_bytes < 0 else begun_bytes
@@ -122,22 +128,13 @@ class PlanRunner:
             self._pace.sleep(POLL_S)
 
     def _round(
-        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[PartitionKey]
+        self, execution: PlanExecution, sizes: Mapping[TopicPartition, int], dirs: Collection[int]
     ) -> ClusterObservation:
-        seen = self._observe(execution.plan, snapshot, joined)
+        seen = read_observation(self._admin, sizes, dirs)
         todo = execution.observe(seen)
         self._start(execution, todo.moves)
         self._start_dirs(todo.log_dir_moves)
         return seen
-
-    def _observe(
-        self, plan: ReassignmentPlan, snapshot: ClusterSnapshot, joined: Collection[PartitionKey]
-    ) -> ClusterObservation:
-        keys = {move.key for move in plan.moves} | {move.key for move in plan.log_dir_moves} | {*joined}
-        keys |= {*plan.elections}
-        sizes = {key: snapshot.partitions[key].size_bytes for key in keys if key in snapshot.partitions}
-        dirs = {each for move in plan.moves for each in move.added} | {each.broker_id for each in plan.log_dir_moves}
-        return read_observation(self._admin, sizes, dirs)
 
     def _start(self, execution: PlanExecution, moves: Sequence[PartitionMove]) -> None:
         if not moves:
@@ -152,7 +149,7 @@ class PlanRunner:
         changes_factor = any(len(move.after) != len(move.before) for move in moves)
         refused = self._admin.reassign({move.key: move.after for move in moves}, changes_factor=changes_factor)
         for key, refusal in refused.items():
-            execution.refuse(PartitionKey(*key), refusal.message, is_transient=refusal.is_transient)
+            execution.refuse(TopicPartition(*key), refusal.message, is_transient=refusal.is_transient)
 
     def _start_dirs(self, moves: Sequence[LogDirMove]) -> None:
         for move in moves:
@@ -160,13 +157,11 @@ class PlanRunner:
 
     # -- leaders -----------------------------------------------------------------------------------------------------
 
-    def _elect(
-        self, execution: PlanExecution, snapshot: ClusterSnapshot, joined: Collection[PartitionKey]
-    ) -> dict[str, str]:
+    def _elect(self, execution: PlanExecution, sizes: Mapping[TopicPartition, int]) -> dict[str, str]:
         """Elect the preferred leaders of what has moved; return the reasons of those that were not elected."""
         refused: dict[str, str] = {}
         for _ in range(ELECTION_OBSERVATIONS):
-            wanted = self._attempt(lambda: execution.elections(self._observe(execution.plan, snapshot, joined)))
+            wanted = self._attempt(lambda: execution.elections(read_observation(self._admin, sizes, ())))
             if not wanted:
                 return {}
             answers = self._attempt(functools.partial(self._admin.elect_preferred, wanted))
@@ -215,5 +210,5 @@ class PlanRunner:
             self._pace.sleep(POLL_S)
 
 
-def _as_moves(joined: Mapping[PartitionKey, RunningReassignment]) -> list[PartitionMove]:
+def _as_moves(joined: Mapping[TopicPartition, OngoingReassignment]) -> list[PartitionMove]:
     return [PartitionMove(key, running.origin, running.target, 0) for key, running in sorted(joined.items())]

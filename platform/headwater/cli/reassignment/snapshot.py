@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final
 
-__all__ = ["BrokerSnapshot", "ClusterSnapshot", "LogDirSnapshot", "PartitionKey", "PartitionSnapshot"]
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
+__all__ = ["BrokerSnapshot", "ClusterSnapshot", "LogDirSnapshot", "PartitionSnapshot", "rack_spread"]
 
-class PartitionKey(NamedTuple):
-    """A partition's name; sorts by topic, then number."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        """Return the name as Kafka writes it, as in `flights-3`."""
-        return f"{self.topic}-{self.partition}"
+#: What moves leave free of a file system, the lesser of both: segments grow, and a leader whose folder is full refuses
+#: appends.
+ROOM_RESERVE_PERCENT: Final = 5
+ROOM_RESERVE_BYTES_MAX: Final = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +23,17 @@ class LogDirSnapshot:
     path: str
     total_bytes: int | None = None
     usable_bytes: int | None = None
+
+    @property
+    def room_bytes(self) -> int | None:
+        """The bytes that moves may fill, None if unknown: the usable ones less a reserve.
+
+        >>> LogDirSnapshot("a", 1_000, 100).room_bytes, LogDirSnapshot("a", None, 100).room_bytes
+        (50, 100)
+        """
+        if self.usable_bytes is None or self.total_bytes is None:
+            return self.usable_bytes
+        return self.usable_bytes - min(self.total_bytes * ROOM_RESERVE_PERCENT // 100, ROOM_RESERVE_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +54,14 @@ class PartitionSnapshot:
         leader: None if the partition is offline: there is no replica to copy from.
         size_bytes: Size of one replica: the largest that a present broker reports.
         log_dirs: Folder by broker, of the replicas on present brokers.
-        is_moving: Whether a reassignment of the partition is running.
     """
 
-    key: PartitionKey
+    key: TopicPartition
     replicas: tuple[int, ...]
     leader: int | None
     isr: tuple[int, ...] = ()
     size_bytes: int = 0
     log_dirs: Mapping[int, str] | None = None
-    is_moving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class ClusterSnapshot:
     """Present brokers and all partitions. Brokers that are away are known from the assignments only."""
 
     brokers: Mapping[int, BrokerSnapshot]
-    partitions: Mapping[PartitionKey, PartitionSnapshot]
+    partitions: Mapping[TopicPartition, PartitionSnapshot]
 
     @property
     def absent(self) -> frozenset[int]:

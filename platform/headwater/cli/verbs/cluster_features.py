@@ -10,10 +10,11 @@ import click
 
 from headwater.cli.shell.administration import cluster_client
 from headwater.cli.shell.errors import CliError
-from headwater.cli.shell.options import client_options, key_values, output_option, settings
+from headwater.cli.shell.options import client_options, key_values, output_option
 from headwater.cli.shell.output import print_rows
 
 if TYPE_CHECKING:
+    from headwater.logtier.client.cluster import ClusterClient
     from headwater.logtier.client.features import ClusterFeature
 
 VERB: Final = "cluster features"
@@ -77,13 +78,13 @@ def upgrade(wanted: tuple[str, ...], dry_run: bool, bootstrap_servers: str | Non
     from headwater.logtier.client.features import cluster_features
 
     levels = _levels(wanted)
-    if not levels:
-        with cluster_client(VERB, bootstrap_servers) as cluster:
+    with cluster_client(VERB, bootstrap_servers) as cluster:
+        if not levels:
             levels = {each.name: each.last for each in cluster_features(cluster)[1] if _can_be_raised(each)}
-    if not levels:
-        sys.stdout.write("all features have the highest level that all brokers support\n")
-        return
-    _change(levels, _UPGRADE, bootstrap_servers, dry_run=dry_run)
+        if not levels:
+            sys.stdout.write("all features have the highest level that all brokers support\n")
+            return
+        _change(cluster, levels, _UPGRADE, dry_run=dry_run)
 
 
 @features.command()
@@ -96,7 +97,8 @@ def downgrade(wanted: tuple[str, ...], unsafe: bool, dry_run: bool, bootstrap_se
     levels = _levels(wanted)
     if not levels:
         raise CliError(f"{VERB} downgrade", "no feature is named", "add --feature NAME=LEVEL")
-    _change(levels, _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE, bootstrap_servers, dry_run=dry_run)
+    with cluster_client(VERB, bootstrap_servers) as cluster:
+        _change(cluster, levels, _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE, dry_run=dry_run)
 
 
 def _can_be_raised(feature: ClusterFeature) -> bool:
@@ -112,11 +114,9 @@ def _levels(wanted: tuple[str, ...]) -> dict[str, int]:
     return levels
 
 
-def _change(levels: Mapping[str, int], upgrade_type: int, bootstrap_servers: str | None, *, dry_run: bool) -> None:
+def _change(cluster: ClusterClient, levels: Mapping[str, int], upgrade_type: int, *, dry_run: bool) -> None:
     from headwater.logtier.client.features import update_features
 
-    timeout_ms = settings().request_timeout_ms
-    with cluster_client(VERB, bootstrap_servers) as cluster:
-        update_features(cluster, levels, upgrade_type, timeout_ms=timeout_ms, validate_only=dry_run)
+    update_features(cluster, levels, upgrade_type, validate_only=dry_run)
     for name, level in levels.items():
         sys.stdout.write(f"{name} {'can be' if dry_run else 'is'} finalized at level {level}\n")
