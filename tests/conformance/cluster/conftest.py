@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.processes import Child, free_port
-from tests.zookeeper import ServerOptions, ZooKeeperServer
+from tests.zookeeper import ServerOptions, ZooKeeperServer, running_zookeeper
 
 USER, PASSWORD = "headwater", "a secret"
 JAAS = "org.apache.zookeeper.server.auth.DigestLoginModule"
@@ -112,13 +112,8 @@ class MakeCluster:
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """A server with a login."""
-    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), ServerOptions(users={USER: PASSWORD}))
-    try:
-        server.start()
-        server.await_ready()
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper"), ServerOptions(users={USER: PASSWORD})) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

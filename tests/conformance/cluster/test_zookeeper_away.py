@@ -27,7 +27,7 @@ from tests.conformance.cluster.conftest import PASSWORD, USER, ClusterProcesses,
 from tests.conformance.cluster.test_members import begun, epoch
 from tests.faults.clients import NumberProducer, WatchingConsumer
 from tests.stopped_process import stop as stop_process
-from tests.zookeeper import ServerOptions, ZooKeeperServer
+from tests.zookeeper import ServerOptions, ZooKeeperServer, running_zookeeper
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -50,13 +50,8 @@ PROPERTIES = {
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
     """A server that this test alone uses, and ends."""
-    server = ZooKeeperServer(tmp_path / "zookeeper", ServerOptions(users={USER: PASSWORD}))
-    try:
-        server.start()
-        server.await_ready()
+    with running_zookeeper(tmp_path / "zookeeper", ServerOptions(users={USER: PASSWORD})) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
