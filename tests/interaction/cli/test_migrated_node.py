@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+
+from tests.bench.processes import free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -42,19 +43,6 @@ def headwater(*arguments: str, ends: int = 0, given: str = "", **settings: str) 
     assert done.returncode == ends, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
-
-
-def three_free_ports() -> int:
-    """The first of three ports in a row that nobody listens on."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-            try:
-                for neighbour in (port + 1, port + 2):
-                    socket.create_server(("127.0.0.1", neighbour)).close()
-            except (OSError, OverflowError):
-                continue
-        return port
 
 
 class Up:
@@ -88,7 +76,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "data"
-        self.port = three_free_ports()
+        self.port = free_ports(3)
         self.servers = f"localhost:{self.port}"
         self.properties = folder / "broker.yaml"
         self.properties.write_text(
