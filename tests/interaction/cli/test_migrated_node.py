@@ -61,7 +61,10 @@ class Up:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
         assert self.process.stdout is not None
         found = READY.fullmatch(self.process.stdout.readline())
-        assert found is not None, self.errors.read_text()
+        if found is None:
+            self.process.terminate()
+            self.process.wait(WAIT_S)
+            raise AssertionError(self.errors.read_text())
         self.http = found[2]
 
     def stop(self) -> None:
