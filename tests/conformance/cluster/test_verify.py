@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,15 +84,15 @@ def writing(cluster: ClusterProcesses) -> Iterator[None]:
         while not ended.wait(0.001):
             write(producer, number)
             number += 1
-        producer.flush(PATIENCE_S)
+        assert producer.flush(PATIENCE_S) == 0
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as threads:
+        writer = threads.submit(run)
+        try:
+            yield
+        finally:
+            ended.set()
+        writer.result()
 
 
 def plant(folder: Path, topic: str) -> int:
