@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 from headwater.logtier.client.cluster import LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
 from headwater.logtier.client.errors import AbortableTransactionError
 from headwater.logtier.client.fetcher import FetchConfig, FetchedRecords, read_partition
 from headwater.logtier.client.transactional_producer import TransactionalProducer, TransactionConfig
 from headwater.logtier.records.batch import Record, decode_end_transaction_marker, decode_records, iterate_batches
+from tests.waiting import until
 
 TOPIC = "flights"
 TRANSACTIONAL_ID = "stage"
 PARTITIONS = 3
 PATIENCE_S = 300
+COMMITS_BETWEEN = 5
 
 
 def client(addresses: str) -> ClusterClient:
@@ -90,3 +94,35 @@ def committed(fetched: FetchedRecords) -> Iterator[int]:
                 aborted.discard(header.producer_id)
         elif header.producer_id not in aborted:
             yield from (int(bytes(record.value or b"")) for record in decode_records(batch))
+
+
+class Progress:
+    """What a writer and a reader in threads of their own have done."""
+
+    def __init__(self, writer: CommittingWriter, running: tuple[Future[None], Future[None]]) -> None:
+        self._writer = writer
+        self._running = running
+
+    def await_commits(self) -> None:
+        """Wait until some more transactions are acknowledged, or the writer or the reader fails."""
+        wanted = self._writer.committed + COMMITS_BETWEEN
+        what = "nothing is committed"
+        until(lambda: self._writer.committed >= wanted, what, running=self._running, patience_s=PATIENCE_S)
+
+
+@contextmanager
+def each_read_once(addresses: str) -> Iterator[Progress]:
+    """Write to the topic and read it during the block; afterwards each acknowledged record was read once, in order."""
+    writer, reader = CommittingWriter(addresses), CommittedReader(addresses)
+    with ThreadPoolExecutor(2) as threads:
+        running = (threads.submit(writer.run), threads.submit(reader.run))
+        try:
+            yield Progress(writer, running)
+        finally:
+            writer.stop()
+            until(running[0].done, "the writer does not end", patience_s=PATIENCE_S)
+            reader.wanted = writer.committed
+        for each in running:
+            each.result()
+    wanted = {partition: list(range(writer.committed)) for partition in range(PARTITIONS)}
+    assert reader.values == wanted, f"{reader.values} was read, and not {wanted}"

@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -167,6 +168,18 @@ class ZooKeeperServer:
         """End the process if it runs."""
         if self._child is not None:
             self.kill()
+
+
+@contextmanager
+def running_zookeeper(folder: Path, options: ServerOptions | None = None) -> Iterator[ZooKeeperServer]:
+    """One server that serves requests; it is ended with the block."""
+    server = ZooKeeperServer(folder, options)
+    try:
+        server.start()
+        server.await_ready()
+        yield server
+    finally:
+        server.stop()
 
 
 class ZooKeeperEnsemble:

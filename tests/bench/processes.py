@@ -105,6 +105,19 @@ def free_port() -> int:
     return port
 
 
+def free_ports(count: int) -> int:
+    """The first of some ports in a row on which nobody listens now."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as probes:
+            try:
+                for number in range(count):
+                    probes.enter_context(socket.socket()).bind(("127.0.0.1", first + number))
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
 def kafka_answers(port: int) -> bool:
     """Whether an ApiVersions request is answered without error."""
     try:

@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.faults.processes import until
 
+#: Time for all ISRs to fill after a fault.
 FULL_S = 120.0
 
 

@@ -27,7 +27,6 @@ MOVERS = 2
 MOVED_S = 120
 PARTITIONS = 3
 PRODUCERS_PER_TOPIC = 2
-#: Time for all ISRs to fill after a fault.
 FLUSH_S = 120
 #: Work between two faults.
 CALM_S = 2.0

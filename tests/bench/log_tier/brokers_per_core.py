@@ -35,7 +35,7 @@ VERSION = 12
 RECORDS = 310
 VALUE = b"v" * 200
 PIPELINED = 5
-READY_S = 60
+REQUEST_S = 60
 ONE, TWO = "1 broker", "2 brokers"
 
 
@@ -60,12 +60,7 @@ def measure(folder: Path, messages: int, rounds: int) -> tuple[list[Table], Figu
 def _started(folder: Path, count: int) -> Iterator[tuple[Child, str]]:
     child, bootstrap = headwater_processes.start_cluster(folder, count)
     try:
-        deadline_s = time.monotonic() + READY_S
-        while "Headwater is ready" not in child.tail():
-            child.check_running()
-            if time.monotonic() > deadline_s:
-                raise Failed(f"headwater up --brokers {count} is not ready after {READY_S} s:\n{child.tail()}")
-            time.sleep(0.05)
+        headwater_processes.await_ready(child)
         yield child, bootstrap
     finally:
         child.stop()
@@ -82,7 +77,11 @@ def _one_round(child: Child, bootstrap: str, load: Load, topic: str) -> tuple[fl
             for share in shares
         ]
         senders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-        outputs = [sender.communicate(timeout=drivers.LIMIT_S)[0] for sender in senders]
+        try:
+            outputs = [sender.communicate(timeout=drivers.LIMIT_S)[0] for sender in senders]
+        finally:
+            for sender in senders:
+                sender.kill()  # if it runs
         if any(sender.returncode for sender in senders):
             raise Failed(f"a sender failed: {outputs}")
         time.sleep(SETTLE_S)
@@ -95,7 +94,7 @@ def _one_round(child: Child, bootstrap: str, load: Load, topic: str) -> tuple[fl
 
 def _shares(bootstrap: str, topic: str) -> list[list[tuple[str, int, int]]]:
     """(host, port, partition) of each sender: half of the partitions, all on one broker if there are two."""
-    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=READY_S)
+    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=REQUEST_S)
     of_broker: dict[int, list[int]] = defaultdict(list)
     for partition in found.topics[topic].partitions.values():
         of_broker[partition.leader].append(partition.id)
@@ -111,7 +110,7 @@ def send(topic: str, share: list[tuple[str, int, int]], requests: int) -> tuple[
     """Send as many requests for each partition; when the first was sent and the last was answered, monotonic s."""
     batch = build_batch([Record(None, VALUE, int(time.time() * 1000))] * RECORDS)
     frames = [_frame(topic, partition, batch) for _, _, partition in share]
-    with socket.create_connection(share[0][:2], READY_S) as connection:
+    with socket.create_connection(share[0][:2], REQUEST_S) as connection:
         stream = connection.makefile("rb")
         begun_s, waiting = time.monotonic(), 0
         for _ in range(requests):
@@ -127,7 +126,7 @@ def send(topic: str, share: list[tuple[str, int, int]], requests: int) -> tuple[
 
 
 def _frame(topic: str, partition: int, batch: bytes) -> bytes:
-    body = produce_request(VERSION, {topic: [(partition, batch)]}, timeout_ms=READY_S * 1000).body
+    body = produce_request(VERSION, {topic: [(partition, batch)]}, timeout_ms=REQUEST_S * 1000).body
     client_id = b"bench"
     head = struct.pack(">hhih", 0, VERSION, 1, len(client_id)) + client_id + b"\0"
     return struct.pack(">i", len(head) + len(body)) + head + body

@@ -59,9 +59,7 @@ def _start(folder: Path) -> tuple[float, float, float]:
     begun_s = time.perf_counter()
     child, _ = headwater_processes.start_cluster(folder, BROKERS)
     try:
-        while "Headwater is ready" not in child.tail():
-            child.check_running()
-            time.sleep(0.01)
+        headwater_processes.await_ready(child)
         ready_s = time.perf_counter() - begun_s
         time.sleep(IDLE_S)
         found = children(child.pid)

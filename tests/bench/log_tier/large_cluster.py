@@ -35,7 +35,7 @@ from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.runtime.clock import SystemClock
 from tests.bench.processes import Failed, resident_mib
 from tests.bench.report import Table, listing
-from tests.zookeeper import ServerOptions, ZooKeeperServer
+from tests.zookeeper import ServerOptions, running_zookeeper
 
 BROKERS: Final = 10
 LAST: Final = BROKERS - 1
@@ -56,14 +56,9 @@ def measure(folder: Path, partitions: int, rounds: int) -> tuple[list[Table], di
     found: dict[str, Figures] = {}
     for size in (100, 6):
         name = f"{partitions:,} partitions in topics of {size}, {BROKERS} brokers, {FACTOR} replicas"
-        server = ZooKeeperServer(folder / f"zookeeper-{size}", ServerOptions(heap=ZOOKEEPER_HEAP))
-        server.start()
-        try:
-            server.await_ready()
+        with running_zookeeper(folder / f"zookeeper-{size}", ServerOptions(heap=ZOOKEEPER_HEAP)) as server:
             found[name] = asyncio.run(_measured(server.address, partitions, size, rounds))
             found[name]["ZooKeeper's resident memory after it, MiB"] = [resident_mib(server.pid)]
-        finally:
-            server.stop()
     return [listing(name, figures) for name, figures in found.items()], found
 
 

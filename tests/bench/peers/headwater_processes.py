@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.bench.processes import Child, free_port
+from tests.bench.processes import Child, Failed, free_port, free_ports
 
 HEADWATER = [str(Path(sys.executable).with_name("headwater"))]
+READY_S = 60
 #: As in the `server.properties` that Kafka is shipped with, and so in its broker here: a consumer's first wait is not
 #: for its JVM to compile in.
 PROPERTIES = {"group.initial.rebalance.delay.ms": "0"}
@@ -53,21 +53,18 @@ def start_node(folder: Path) -> tuple[Child, int, int]:
 def start_cluster(folder: Path, brokers: int) -> tuple[Child, str]:
     """(process, addresses of the brokers) of `headwater up --brokers`; it may not answer yet."""
     folder.mkdir(parents=True)
-    port = _free_ports(brokers)
+    port = free_ports(brokers)
     command = [*HEADWATER, "up", "--brokers", str(brokers), "--data", str(folder / "data")]
     command += ["--kafka-port", str(port), "--http-port", "0", "--metrics-port", "0"]
     child = Child("headwater up", command, folder / "up.log", environment())
     return child, ",".join(f"127.0.0.1:{port + number}" for number in range(brokers))
 
 
-def _free_ports(count: int) -> int:
-    """The first of some ports in a row on which nobody listens now."""
-    while True:
-        first = free_port()
-        with contextlib.ExitStack() as probes:
-            try:
-                for number in range(count):
-                    probes.enter_context(socket.socket()).bind(("127.0.0.1", first + number))
-            except (OSError, OverflowError):
-                continue
-            return first
+def await_ready(node: Child) -> None:
+    """Wait until `headwater up` says that it is ready."""
+    deadline_s = time.monotonic() + READY_S
+    while "Headwater is ready" not in node.tail():
+        node.check_running()
+        if time.monotonic() > deadline_s:
+            raise Failed(f"headwater up is not ready after {READY_S} s:\n{node.tail()}")
+        time.sleep(0.01)

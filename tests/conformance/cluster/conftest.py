@@ -8,16 +8,18 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from tests.bench.processes import Child, free_port
-from tests.zookeeper import ServerOptions, ZooKeeperServer
+from tests.zookeeper import ServerOptions, ZooKeeperServer, running_zookeeper
 
 USER, PASSWORD = "headwater", "a secret"
 JAAS = "org.apache.zookeeper.server.auth.DigestLoginModule"
 START_S = 90
 STOP_S = 30
+COMMAND_S = 120
 
 
 class ClusterProcesses:
@@ -35,6 +37,10 @@ class ClusterProcesses:
 
     def address(self, broker_id: int) -> str:
         return f"127.0.0.1:{self.ports[broker_id]}"
+
+    def servers(self, *broker_ids: int) -> str:
+        """The addresses of brokers, by default of those that run, as clients take them."""
+        return ",".join(self.address(each) for each in broker_ids or self.children)
 
     def file(self, broker_id: int, **properties: str) -> str:
         """Write the file of a broker's properties, which have `_` in place of dots; return its path."""
@@ -61,17 +67,12 @@ class ClusterProcesses:
         child = self.children[broker_id] = Child(f"broker {broker_id}", command, output, environment)
         return child
 
-    def headwater(self, *arguments: str, stdin: str = "") -> None:
-        """Run a command to its end, which must be a good one."""
-        done = subprocess.run(
-            [sys.executable, "-m", "headwater", *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+    def serve(self, *broker_ids: int, **properties: str) -> None:
+        """Start brokers, and wait until all of them serve."""
+        for broker_id in broker_ids:
+            self.begin(broker_id, **properties)
+        for broker_id in broker_ids:
+            self.await_serving(broker_id)
 
     def await_serving(self, broker_id: int) -> None:
         self.children[broker_id].await_kafka(self.ports[broker_id], START_S)
@@ -93,6 +94,15 @@ class ClusterProcesses:
             self.kill(broker_id)
 
 
+def headwater(*arguments: str, stdin: str = "", ends: int = 0, within_s: float = COMMAND_S) -> CompletedProcess[str]:
+    """Run a command to its end, with this exit code and without a stack trace."""
+    command = [sys.executable, "-m", "headwater", *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=within_s, check=False)
+    assert done.returncode == ends, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
 class MakeCluster:
     """Creates clusters of a test."""
 
@@ -112,13 +122,8 @@ class MakeCluster:
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """A server with a login."""
-    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), ServerOptions(users={USER: PASSWORD}))
-    try:
-        server.start()
-        server.await_ready()
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper"), ServerOptions(users={USER: PASSWORD})) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

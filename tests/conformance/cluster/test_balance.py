@@ -6,10 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,14 +16,15 @@ from headwater.cli.reassignment.snapshot import ClusterSnapshot
 from headwater.logtier.client.cluster import LATEST
 from headwater.logtier.client.replicas import ReplicaAdmin
 from headwater.logtier.client.topics import ensure_topic
-from tests.acknowledged_records import PARTITIONS, PATIENCE_S, TOPIC, CommittedReader, CommittingWriter, client
+from tests.acknowledged_records import PARTITIONS, PATIENCE_S, TOPIC, client, each_read_once
+from tests.conformance.cluster.conftest import headwater
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.conformance.cluster.conftest import ClusterProcesses, MakeCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-COMMITS_BETWEEN = 5
 FILLING = bytes(100_000)
 RECORDS = 100
 PROPERTIES = {
@@ -40,26 +38,14 @@ PROPERTIES = {
 }
 
 
-def command(cluster: ClusterProcesses, *arguments: str) -> list[str]:
-    addresses = ",".join(cluster.address(each) for each in cluster.children)
-    return [sys.executable, "-m", "headwater", "cluster", *arguments, "-b", addresses]
+def arguments(cluster: ClusterProcesses, *of_cluster: str) -> tuple[str, ...]:
+    return ("cluster", *of_cluster, "-b", cluster.servers())
 
 
-def run(cluster: ClusterProcesses, *arguments: str) -> str:
+def run(cluster: ClusterProcesses, *of_cluster: str) -> str:
     """Run a command to its end; return what it printed."""
-    done = subprocess.run(command(cluster, *arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    done = headwater(*arguments(cluster, *of_cluster), within_s=PATIENCE_S)
     return done.stdout + done.stderr
-
-
-def until(is_reached: Callable[[], bool], *running: Future[None]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not is_reached():
-        for each in running:
-            if each.done():
-                each.result()
-        assert time.monotonic() < deadline_s, "it did not come about"
-        time.sleep(0.05)
 
 
 def fill(addresses: str) -> None:
@@ -79,61 +65,40 @@ def replicas(snapshot: ClusterSnapshot) -> Counter[int]:
 
 def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(session_ms=6_000)
-    for broker_id in (1, 2, 3):
-        cluster.begin(broker_id, **PROPERTIES)
-    for broker_id in (1, 2, 3):
-        cluster.await_serving(broker_id)
-    addresses = ",".join(cluster.address(each) for each in (1, 2, 3))
-    writer, reader = CommittingWriter(addresses), CommittedReader(addresses)
-    with client(addresses) as connected, ThreadPoolExecutor(2) as threads:
+    cluster.serve(1, 2, 3, **PROPERTIES)
+    addresses = cluster.servers()
+    with client(addresses) as connected:
         admin = ReplicaAdmin(connected)
         for topic in (TOPIC, "filled"):
             ensure_topic(connected, topic, partitions=PARTITIONS, configs={})
         fill(addresses)
-        running = (threads.submit(writer.run), threads.submit(reader.run))
-
-        def await_commits() -> None:
-            before = writer.committed
-            until(lambda: writer.committed >= before + COMMITS_BETWEEN, *running)
-
-        try:
-            await_commits()
-            cluster.begin(4, **PROPERTIES)
-            cluster.await_serving(4)
+        with each_read_once(addresses) as progress:
+            progress.await_commits()
+            cluster.serve(4, **PROPERTIES)
             until(lambda: 4 in read_cluster(admin)[0].brokers)
             kill_in_the_middle(cluster)
             printed = run(cluster, "balance", "--yes")
             assert "Done." in printed
-            await_commits()
+            progress.await_commits()
             snapshot, reassignments = read_cluster(admin)
             assert reassignments == {}
             shares = replicas(snapshot)
             assert max(shares.values()) - min(shares.values()) <= 1 + max(shares.values()) // 5, shares
             assert set(shares) == {1, 2, 3, 4}
             assert "has no replica left" in run(cluster, "drain", "1", "--yes")
-            await_commits()
+            progress.await_commits()
             assert 1 not in replicas(read_cluster(admin)[0])
             cluster.stop(1)
             until(lambda: 1 not in read_cluster(admin)[0].brokers)
             run(cluster, "unregister", "1")
-            await_commits()
+            progress.await_commits()
             until(lambda: all(len(part.isr) == 3 for part in read_cluster(admin)[0].partitions.values()))
-        finally:
-            writer.stop()
-            until(running[0].done)
-            reader.wanted = writer.committed
-        for each in running:
-            each.result()
-    assert reader.values == {partition: list(range(writer.committed)) for partition in range(PARTITIONS)}
 
 
 def test_a_dead_broker_is_drained_from_the_other_replicas(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(session_ms=2_000)
-    for broker_id in (1, 2, 3):
-        cluster.begin(broker_id, default_replication_factor="2")
-    for broker_id in (1, 2, 3):
-        cluster.await_serving(broker_id)
-    addresses = ",".join(cluster.address(each) for each in (2, 3))
+    cluster.serve(1, 2, 3, default_replication_factor="2")
+    addresses = cluster.servers(2, 3)
     with client(addresses) as connected:
         admin = ReplicaAdmin(connected)
         until(lambda: len(read_cluster(admin)[0].brokers) == 3)
@@ -154,8 +119,10 @@ def test_a_dead_broker_is_drained_from_the_other_replicas(make_cluster: MakeClus
 
 def kill_in_the_middle(cluster: ClusterProcesses) -> None:
     """Kill -9 a balance that has started the first of many moves: those that run continue in the brokers."""
-    arguments = command(cluster, "balance", "--yes", "--concurrent-moves", "1")
-    killed = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    moving = arguments(cluster, "balance", "--yes", "--concurrent-moves", "1")
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "headwater", *moving], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     assert killed.stderr is not None
     try:
         assert killed.stderr.readline().startswith("moved 0 of "), killed.communicate()[1]

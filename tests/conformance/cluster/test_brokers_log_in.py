@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,6 +20,8 @@ from confluent_kafka.admin import (
 )
 
 from tests.bench.processes import free_port
+from tests.conformance.cluster.conftest import headwater
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.conformance.cluster.conftest import ClusterProcesses, MakeCluster
@@ -33,7 +34,6 @@ TOPIC = "flights"
 PARTITIONS = 3
 RECORDS = 300
 PATIENCE_S = 120
-POLL_S = 0.05
 #: Attempts of a refused broker before it is mended: its log may not grow with them.
 ATTEMPTS = 4
 COMMON = {
@@ -44,13 +44,6 @@ COMMON = {
     "replica_lag_time_max_ms": "3000",
     "leader_imbalance_check_interval_seconds": "1",
 }
-
-
-def until(what: str, is_reached: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not is_reached():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(POLL_S)
 
 
 class SecuredCluster:
@@ -80,7 +73,7 @@ class SecuredCluster:
 
     @property
     def addresses(self) -> str:
-        return ",".join(self.cluster.address(each) for each in IDS)
+        return self.cluster.servers(*IDS)
 
     @cached_property
     def admin(self) -> AdminClient:
@@ -89,7 +82,7 @@ class SecuredCluster:
     def create_topic(self) -> None:
         topic = NewTopic(TOPIC, PARTITIONS, 3)
         self.admin.create_topics([topic])[TOPIC].result(PATIENCE_S)
-        until("the ISRs did not fill", lambda: self.is_in_sync(*IDS))
+        until(lambda: self.is_in_sync(*IDS), "the ISRs did not fill")
 
     def is_in_sync(self, *broker_ids: int) -> bool:
         """Whether all partitions have these brokers in their ISRs, and no others."""
@@ -136,14 +129,14 @@ class SecuredCluster:
         def attempts() -> int:
             return max(len(re.findall(refused, self.log(each)[since[each] :])) for each in others)
 
-        until("the broker tries again", lambda: attempts() >= ATTEMPTS)
+        until(lambda: attempts() >= ATTEMPTS, "the broker does not try again")
         assert not self.is_in_sync(*IDS)
         self.produce()
 
     def await_return(self, victim: int) -> None:
         """The victim has caught up and leads again, so that the others fetch from it."""
-        until("the broker did not join the ISRs", lambda: self.is_in_sync(*IDS))
-        until("the broker does not lead", lambda: self.leader() == victim)
+        until(lambda: self.is_in_sync(*IDS), "the broker did not join the ISRs")
+        until(lambda: self.leader() == victim, "the broker does not lead")
         self.produce()
 
     def lengths(self) -> dict[int, int]:
@@ -223,9 +216,8 @@ def test_scram_over_tls_and_a_password_that_the_cluster_does_not_have(
         },
     )
     for each in IDS:
-        cluster.headwater(
-            "user", "add", f"broker-{each}", "--config", cluster.file(1, **secured.properties(1)), stdin="secret\n"
-        )
+        config = cluster.file(1, **secured.properties(1))
+        headwater("user", "add", f"broker-{each}", "--config", config, stdin="secret\n")
     secured.begin(*IDS)
     victim = secured.lose_a_leader()
     since = secured.lengths()

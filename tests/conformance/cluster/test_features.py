@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from kazoo.client import KazooClient
 
-from tests.conformance.cluster.test_members import PATIENCE_S, begun, refusal, until
+from tests.conformance.cluster.conftest import PASSWORD, USER, headwater
+from tests.conformance.cluster.test_members import begun, refusal, zookeeper_client
 from tests.conformance.java.conftest import kafka_jars, kafka_tool
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.conformance.cluster.conftest import ClusterProcesses, MakeCluster
@@ -24,17 +23,15 @@ __all__ = ["kafka_jars", "kafka_tool"]
 MAIN = "org.apache.kafka.tools.FeatureCommand"
 
 
-def headwater(cluster: ClusterProcesses, *arguments: str, ends: int = 0) -> str:
-    command = [sys.executable, "-m", "headwater", "cluster", "features", *arguments, "-b", cluster.address(2)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == ends, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+def features(cluster: ClusterProcesses, *arguments: str, ends: int = 0) -> str:
+    """What `headwater cluster features` says."""
+    done = headwater("cluster", "features", *arguments, "-b", cluster.address(2), ends=ends)
     return done.stdout + done.stderr
 
 
 def levels(cluster: ClusterProcesses) -> dict[str, int]:
     return {
-        each["feature"]: each["finalized_level"] for each in json.loads(headwater(cluster, "describe", "-o", "json"))
+        each["feature"]: each["finalized_level"] for each in json.loads(features(cluster, "describe", "-o", "json"))
     }
 
 
@@ -68,39 +65,31 @@ def test_feature_command_describes_raises_and_lowers_levels(make_cluster: MakeCl
 def test_our_command_raises_what_all_brokers_support_and_says_why_not(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     begun(cluster)
-    assert "highest level" in headwater(cluster, "upgrade")
-    headwater(cluster, "downgrade", "--feature", "transaction.version=1", "--feature", "group.version=0")
-    assert "group.version can be finalized at level 1" in headwater(
+    assert "highest level" in features(cluster, "upgrade")
+    features(cluster, "downgrade", "--feature", "transaction.version=1", "--feature", "group.version=0")
+    assert "group.version can be finalized at level 1" in features(
         cluster, "upgrade", "--feature", "group.version=1", "--dry-run"
     )
     until(lambda: (found := levels(cluster))["group.version"] == 0 and found["transaction.version"] == 1)
-    assert headwater(cluster, "upgrade") == (
+    assert features(cluster, "upgrade") == (
         "group.version is finalized at level 1\ntransaction.version is finalized at level 2\n"
     )
     until(lambda: levels(cluster)["transaction.version"] == 2)
-    line = headwater(cluster, "upgrade", "--feature", "metadata.version=28", ends=1)
+    line = features(cluster, "upgrade", "--feature", "metadata.version=28", ends=1)
     assert "This broker only supports versions 27" in line
     assert line.count("\n") == 1
-    assert "is no level" in headwater(cluster, "upgrade", "--feature", "metadata.version=new", ends=2)
+    assert "is no level" in features(cluster, "upgrade", "--feature", "metadata.version=new", ends=2)
 
 
 def test_a_broker_that_is_too_old_for_the_levels_is_refused_with_one_line(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
-    cluster.begin(1)
-    cluster.await_serving(1)
+    cluster.serve(1)
     cluster.stop(1)
-    hosts, _, chroot = cluster.connect.partition("/")
     # As a later release leaves it.
-    client = KazooClient(hosts)
-    client.start(timeout=PATIENCE_S)
-    client.add_auth("digest", "headwater:a secret")
-    try:
-        path = f"/{chroot}/features"
-        stored = json.loads(client.get(path)[0])
+    with zookeeper_client(cluster) as client:
+        client.add_auth("digest", f"{USER}:{PASSWORD}")
+        stored = json.loads(client.get("/features")[0])
         stored["levels"]["metadata.version"] = 28
-        client.set(path, json.dumps(stored).encode())
-    finally:
-        client.stop()
-        client.close()
+        client.set("/features", json.dumps(stored).encode())
     line = refusal(cluster.begin(1))
     assert "metadata.version is finalized at level 28 and supported at 27; start the release" in line

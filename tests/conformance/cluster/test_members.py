@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 from kazoo.client import KazooClient
+
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.bench.processes import Child
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
-POLL_S = 0.05
 IDS = (1, 2, 3)
 
 
@@ -25,13 +27,6 @@ def seen_by(cluster: ClusterProcesses, broker_id: int) -> ClusterMetadata:
     """The cluster as a client of a broker sees it."""
     admin = AdminClient({"bootstrap.servers": cluster.address(broker_id), "log_level": 0})
     return admin.list_topics(timeout=PATIENCE_S)
-
-
-def until(is_reached: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not is_reached():
-        assert time.monotonic() < deadline_s, "it did not come about"
-        time.sleep(POLL_S)
 
 
 def await_members(cluster: ClusterProcesses, *members: int) -> int:
@@ -46,24 +41,27 @@ def await_members(cluster: ClusterProcesses, *members: int) -> int:
     return seen_by(cluster, members[0]).controller_id
 
 
-def epoch(cluster: ClusterProcesses, broker_id: int) -> int:
-    """The broker epoch: the czxid of the registration in ZooKeeper."""
-    hosts, _, chroot = cluster.connect.partition("/")
-    client = KazooClient(hosts)
+@contextmanager
+def zookeeper_client(cluster: ClusterProcesses) -> Iterator[KazooClient]:
+    """A client of the cluster's ZooKeeper, below the chroot."""
+    client = KazooClient(cluster.connect)
     client.start(timeout=PATIENCE_S)
     try:
-        return int(client.get(f"/{chroot}/brokers/ids/{broker_id}")[1].czxid)
+        yield client
     finally:
         client.stop()
         client.close()
 
 
+def epoch(cluster: ClusterProcesses, broker_id: int) -> int:
+    """The broker epoch: the czxid of the registration in ZooKeeper."""
+    with zookeeper_client(cluster) as client:
+        return int(client.get(f"/brokers/ids/{broker_id}")[1].czxid)
+
+
 def begun(cluster: ClusterProcesses, **properties: str) -> int:
     """Start three brokers; return the controller."""
-    for broker_id in IDS:
-        cluster.begin(broker_id, **properties)
-    for broker_id in IDS:
-        cluster.await_serving(broker_id)
+    cluster.serve(*IDS, **properties)
     return await_members(cluster, *IDS)
 
 
@@ -74,8 +72,7 @@ def test_a_killed_controller_is_replaced_and_returns_in_a_new_epoch(make_cluster
     cluster.kill(first)
     others = [each for each in IDS if each != first]
     assert await_members(cluster, *others) != first
-    cluster.begin(first)
-    cluster.await_serving(first)
+    cluster.serve(first)
     assert await_members(cluster, *IDS) != first
     assert epoch(cluster, first) > first_epoch
 
@@ -118,10 +115,7 @@ def refusal(child: Child) -> str:
 
 def test_each_mistake_is_one_line(make_cluster: MakeCluster) -> None:
     cluster, other = make_cluster(session_ms=2_000), make_cluster(session_ms=2_000)
-    cluster.begin(1)
-    cluster.begin(2)
-    cluster.await_serving(1)
-    cluster.await_serving(2)
+    cluster.serve(1, 2)
     cluster.stop(2)
     # The id of a live broker, from another folder; the folder of another broker, of another cluster.
     in_use = other.begin(1, zookeeper_connect=cluster.connect)

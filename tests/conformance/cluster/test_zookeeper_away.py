@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +27,8 @@ from tests.conformance.cluster.conftest import PASSWORD, USER, ClusterProcesses,
 from tests.conformance.cluster.test_members import begun, epoch
 from tests.faults.clients import NumberProducer, WatchingConsumer
 from tests.stopped_process import stop as stop_process
-from tests.zookeeper import ServerOptions, ZooKeeperServer
+from tests.waiting import until
+from tests.zookeeper import ServerOptions, ZooKeeperServer, running_zookeeper
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -48,27 +49,17 @@ PROPERTIES = {
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
     """A server that this test alone uses, and ends."""
-    server = ZooKeeperServer(tmp_path / "zookeeper", ServerOptions(users={USER: PASSWORD}))
-    try:
-        server.start()
-        server.await_ready()
+    with running_zookeeper(tmp_path / "zookeeper", ServerOptions(users={USER: PASSWORD})) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, server: ZooKeeperServer) -> Iterator[ClusterProcesses]:
-    make = MakeCluster(tmp_path, server)
-    try:
-        cluster = make(session_ms=SESSION_MS)
-        begun(cluster, **PROPERTIES)
-        yield cluster
-    finally:
-        for each in make.made:
-            each.close()
+def cluster(make_cluster: MakeCluster) -> ClusterProcesses:
+    cluster = make_cluster(session_ms=SESSION_MS)
+    begun(cluster, **PROPERTIES)
+    return cluster
 
 
 class Load:
@@ -115,7 +106,7 @@ class Load:
 
 @contextmanager
 def load(cluster: ClusterProcesses) -> Iterator[Load]:
-    working = Load(",".join(cluster.address(each) for each in IDS))
+    working = Load(cluster.servers())
     try:
         yield working
     except BaseException:
@@ -126,15 +117,8 @@ def load(cluster: ClusterProcesses) -> Iterator[Load]:
     working.finish()
 
 
-def until(is_reached: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not is_reached():
-        assert time.monotonic() < deadline_s, "it did not come about"
-        time.sleep(0.05)
-
-
 def admin(cluster: ClusterProcesses) -> AdminClient:
-    return AdminClient({"bootstrap.servers": ",".join(cluster.address(each) for each in IDS), "log_level": 0})
+    return AdminClient({"bootstrap.servers": cluster.servers(), "log_level": 0})
 
 
 def create(client: AdminClient, topic: str, partitions: int = 1) -> None:
@@ -151,14 +135,14 @@ def epochs(cluster: ClusterProcesses) -> list[int]:
 
 
 def test_an_outage_and_a_pause_of_zookeeper_and_of_a_broker_lose_nothing_and_leave_no_stale_answer(
-    cluster: ClusterProcesses, server: ZooKeeperServer
+    cluster: ClusterProcesses, zookeeper: ZooKeeperServer
 ) -> None:
     client = admin(cluster)
     create(client, TOPIC, PARTITIONS)
     with load(cluster) as working:
         working.progress()
-        killed_zookeeper(cluster, server, client, working)
-        frozen_zookeeper(cluster, server, working)
+        killed_zookeeper(cluster, zookeeper, client, working)
+        frozen_zookeeper(cluster, zookeeper, working)
         frozen_leader(cluster, client, working)
         working.progress()
 
@@ -235,7 +219,7 @@ def frozen_leader(cluster: ClusterProcesses, client: AdminClient, working: Load)
 
 def leader_of_others(cluster: ClusterProcesses, frozen: int) -> int:
     """The leader of the first partition, as the other brokers know it."""
-    others = ",".join(cluster.address(each) for each in IDS if each != frozen)
+    others = cluster.servers(*(each for each in IDS if each != frozen))
     return leader(AdminClient({"bootstrap.servers": others, "log_level": 0}), 0)
 
 

@@ -1,9 +1,12 @@
-"""What the kill tests share: a driver's workers and its end, and what readers of a topic see."""
+"""What the kill tests share: drivers in groups of their own, their workers and their end, and what readers see."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,37 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 END_S = 900
 READ_S = 60
+
+
+class Drivers:
+    """Processes that run a script of this folder, each in a process group of its own.
+
+    Invariant: after `close` none is left, nor a child of one.
+    """
+
+    def __init__(self, script: str, folder: Path) -> None:
+        self._script = Path(__file__).with_name(script)
+        self._folder = folder
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(self._script), *arguments],
+            cwd=self._folder,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def workers_of(session: int) -> list[int]:

@@ -6,12 +6,8 @@ the source has, each key in the source's order.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.end_to_end.delta_log import delta_rows
-from tests.end_to_end.kill.killed_processes import END_S, committed_records
+from tests.end_to_end.kill.killed_processes import Drivers, committed_records, ended
 
 TOPICS = ("numbers", "middle", "left", "right", "last", "numbers.dead_letters")
 PARTITIONS = 3
@@ -85,7 +81,7 @@ class NumbersPipeline:
         made = admin.create_topics([NewTopic(topic, count, replicas) for topic, count in sizes.items()])
         for future in made.values():
             future.result(30)
-        self._processes: list[subprocess.Popen[str]] = []
+        self._drivers = Drivers("pipeline_driver.py", folder)
 
     def produce(self, count: int) -> None:
         producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
@@ -98,31 +94,15 @@ class NumbersPipeline:
 
     def start(self, *arguments: str, state: Path | None = None) -> subprocess.Popen[str]:
         """A run of the pipeline, in a process group of its own; it waits for input only where it is told to."""
-        script = Path(__file__).with_name("pipeline_driver.py")
-        process = subprocess.Popen(
-            [sys.executable, "-P", str(script), str(self.folder / "killed.yaml"), self.servers,
-             str(state or self.state), *arguments],
-            cwd=self.folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        self._processes.append(process)
-        return process
+        given = (str(self.folder / "killed.yaml"), self.servers, str(state or self.state), *arguments)
+        return self._drivers.start(*given, stdin=subprocess.PIPE)
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code and output of a run."""
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=END_S)
-        return process.returncode, out, err
+        return ended(self.start(*arguments))
 
     def close(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        self._drivers.close()
 
     # -- the verdict -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -29,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headwater.pipelines.file_systems.file_system import walk
 from headwater.pipelines.file_systems.opening import file_system
 from tests.end_to_end.delta_log import delta_rows
-from tests.end_to_end.kill.killed_processes import END_S, workers_of
+from tests.end_to_end.kill.killed_processes import END_S, Drivers, workers_of
 
 if TYPE_CHECKING:
     from tests.conftest import BrokerProcess, StartBroker
@@ -56,7 +55,7 @@ class World:
         self._hdfs = hdfs
         self.broker: BrokerProcess = start_broker(folder / "data")
         self.port, self.servers = self.broker.port, self.broker.address
-        self._processes: list[subprocess.Popen[str]] = []
+        self._drivers = Drivers("load_driver.py", folder)
 
     def topic(self, name: str) -> str:
         admin = AdminClient({"bootstrap.servers": self.servers})
@@ -90,24 +89,10 @@ class World:
 
     def start(self, target: str, topic: str, form: str, name: str, *arguments: str) -> subprocess.Popen[str]:
         """A load, in a process group of its own."""
-        script = Path(__file__).with_name("load_driver.py")
-        process = subprocess.Popen(
-            [sys.executable, "-P", str(script), target, self.servers, topic, form, name, *arguments],
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._processes.append(process)
-        return process
+        return self._drivers.start(target, self.servers, topic, form, name, *arguments)
 
     def close(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        self._drivers.close()
 
     def places(self, target: str, form: str) -> Counter[tuple[int, int]]:
         """How often each record is there, by partition and offset."""

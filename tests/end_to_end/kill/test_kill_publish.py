@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.end_to_end.kill.killed_processes import END_S, committed_records, ended, wait_until, workers_of
+from tests.end_to_end.kill.killed_processes import END_S, Drivers, committed_records, ended, wait_until, workers_of
 from tests.stopped_process import is_stopped
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class World:
         for number in range(3):
             rows = [{"id": n % KEYS, "n": n} for n in range(number, ROWS, 3)]
             (self.files / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self._processes: list[subprocess.Popen[str]] = []
+        self._drivers = Drivers("publish_driver.py", folder)
 
     def topic(self, name: str) -> str:
         admin = AdminClient({"bootstrap.servers": self.servers})
@@ -67,25 +66,11 @@ class World:
 
     def start(self, topic: str, *arguments: str) -> subprocess.Popen[str]:
         """A publish, in a process group of its own."""
-        script = Path(__file__).with_name("publish_driver.py")
-        process = subprocess.Popen(
-            [sys.executable, "-P", str(script), str(self.files), self.servers, topic,
-             "--transaction-rows", str(TRANSACTION_ROWS), *arguments],
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        self._processes.append(process)
-        return process
+        rows = ("--transaction-rows", str(TRANSACTION_ROWS))
+        return self._drivers.start(str(self.files), self.servers, topic, *rows, *arguments)
 
     def close(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        self._drivers.close()
 
     def faults(self, topic: str) -> list[str]:
         """What is wrong with the topic; empty when nothing is."""

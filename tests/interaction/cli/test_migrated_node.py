@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+
+from tests.bench.processes import free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -44,19 +45,6 @@ def headwater(*arguments: str, ends: int = 0, given: str = "", **settings: str) 
     return done.stdout + done.stderr
 
 
-def three_free_ports() -> int:
-    """The first of three ports in a row that nobody listens on."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-            try:
-                for neighbour in (port + 1, port + 2):
-                    socket.create_server(("127.0.0.1", neighbour)).close()
-            except (OSError, OverflowError):
-                continue
-        return port
-
-
 class Up:
     """A running `headwater up`, of one node or of a cluster, always on the same ports."""
 
@@ -73,7 +61,10 @@ class Up:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
         assert self.process.stdout is not None
         found = READY.fullmatch(self.process.stdout.readline())
-        assert found is not None, self.errors.read_text()
+        if found is None:
+            self.process.terminate()
+            self.process.wait(WAIT_S)
+            raise AssertionError(self.errors.read_text())
         self.http = found[2]
 
     def stop(self) -> None:
@@ -88,7 +79,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "data"
-        self.port = three_free_ports()
+        self.port = free_ports(3)
         self.servers = f"localhost:{self.port}"
         self.properties = folder / "broker.yaml"
         self.properties.write_text(

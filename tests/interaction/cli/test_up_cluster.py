@@ -46,7 +46,10 @@ class Up:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
         assert self.process.stdout is not None
         found = READY.fullmatch(self.process.stdout.readline())
-        assert found is not None, self.errors.read_text()
+        if found is None:
+            self.process.terminate()
+            self.process.wait(WAIT_S)
+            raise AssertionError(self.errors.read_text())
         self.servers, self.metrics = found[1], found[3]
 
     def status(self, servers: str | None = None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,18 +20,12 @@ from headwater.logtier.client.errors import BrokerError
 from headwater.logtier.client.replicas import BROKER_RESOURCE, TOPIC_RESOURCE, ReplicaAdmin
 from headwater.logtier.client.topics import ensure_topic
 from tests.interaction.own_broker import run_broker
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 RECORD = bytes(100_000)
-
-
-def until(is_reached: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not is_reached():
-        assert time.monotonic() < deadline_s, "it did not come about"
-        time.sleep(0.02)
 
 
 def fill(address: str, records: Mapping[int, int]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.metadata_stores import LocalStores, ModelStores, RealStores, Stores
-from tests.zookeeper import ZooKeeperServer
+from tests.zookeeper import ZooKeeperServer, running_zookeeper
 
 REAL = pytest.param("zookeeper", marks=pytest.mark.slow)
 
@@ -15,13 +15,8 @@ REAL = pytest.param("zookeeper", marks=pytest.mark.slow)
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """The server that the tests of a run share; a test that stops it starts it again."""
-    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        server.start()
-        server.await_ready()
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(params=["local", "model", REAL])

@@ -7,50 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headwater.logtier.cluster.session_watch import SessionWatch
 from headwater.logtier.metadata.image import MetadataDelta
 from headwater.logtier.metadata.store import SessionState
 from tests.control_plane import ControlPlane, run
-from tests.simulation.metadata_node import SESSION_S, MetadataNode
-from tests.simulation.virtual_loop import VirtualLoop
-from tests.virtual_time import LoopClock
-
-
-class Watched:
-    """A node with a watch, and what the watch did: the leaderships of the broker."""
-
-    def __init__(self, node: MetadataNode) -> None:
-        self.node = node
-        self.did: list[str] = []
-        self.watch = SessionWatch(
-            node.store, node.cache, node.broker_id, self, self, LoopClock(), int(SESSION_S * 1000)
-        )
-        node.registrar.on_registered = self.watch.registered
-
-    @property
-    def broker_epoch(self) -> int:
-        return self.node.registrar.epoch
-
-    @property
-    def session_id(self) -> int:
-        return self.node.registrar.session_id
-
-    def fence(self) -> None:
-        self.did.append("fence")
-
-    def unfence(self) -> None:
-        known = self.node.image.brokers[self.node.broker_id]
-        assert known.epoch == self.node.registrar.epoch, "the image is older than the registration"
-        assert self.node.store.state is not SessionState.LOST
-        self.did.append("unfence")
-
-    def store_heard(self) -> None:
-        self.did.append("heard")
-
-    def thaw(self) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        loop.thaw(self.node.process)
+from tests.interaction.metadata.watched_node import Watched
+from tests.simulation.metadata_node import SESSION_S
 
 
 def watching(scenario: Callable[[ControlPlane, Watched], Awaitable[None]]) -> None:
@@ -58,12 +19,9 @@ def watching(scenario: Callable[[ControlPlane, Watched], Awaitable[None]]) -> No
         # Not the controller: others note that it is gone.
         watched = Watched((await plane.others())[0].node)
 
-        async def start() -> None:
-            watched.watch.start()
-
-        await watched.node.spawn(start())
+        await watched.start()
         await scenario(plane, watched)
-        await watched.node.spawn(watched.watch.aclose())
+        await watched.stop()
 
     run(main)
 

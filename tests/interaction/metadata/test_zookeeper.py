@@ -32,7 +32,7 @@ from tests.conftest import Certificates
 from tests.cutting_proxy import CuttingProxy
 from tests.metadata_stores import LONG_SESSION_MS, PATIENCE_S, tree, until
 from tests.stopped_process import stop as stop_process
-from tests.zookeeper import ServerOptions, ZooKeeperEnsemble, ZooKeeperServer
+from tests.zookeeper import ServerOptions, ZooKeeperEnsemble, ZooKeeperServer, running_zookeeper
 
 pytestmark = pytest.mark.slow
 
@@ -49,13 +49,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
         certificates=(certificates.server, certificates.ca),
         users={USER: PASSWORD, "other": "another"},
     )
-    server = ZooKeeperServer(tmp_path_factory.mktemp("guarded"), options)
-    try:
-        server.start()
-        server.await_ready()
+    with running_zookeeper(tmp_path_factory.mktemp("guarded"), options) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def settings(connect: str, **values: object) -> ZooKeeperSettings:
@@ -221,15 +216,10 @@ def test_a_session_outlives_a_connection_that_is_lost_during_the_login(
 def test_a_refused_login_is_told_in_one_line_without_the_password(guarded: ZooKeeperServer, tmp_path: Path) -> None:
     said = failure(settings(guarded.address, username=USER, password="not it"))
     assert said == (f"{guarded.address}: ZooKeeper refuses the login of {USER}; check user name and password")
-    server = ZooKeeperServer(tmp_path, ServerOptions(users={USER: PASSWORD}, requires_login=True))
-    try:
-        server.start()
-        server.await_ready()
+    with running_zookeeper(tmp_path, ServerOptions(users={USER: PASSWORD}, requires_login=True)) as server:
         assert "refuses the login of a broker without user name" in failure(settings(server.address))
         assert f"refuses the login of {USER}" in failure(settings(server.address, username=USER, password="not it"))
         run(settings(server.address, username=USER, password=PASSWORD), use)
-    finally:
-        server.stop()
 
 
 def test_a_server_that_cannot_be_reached_is_told_in_one_line() -> None:

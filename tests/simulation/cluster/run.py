@@ -134,9 +134,8 @@ class _ClusterRun:
                 await until(task, running)
             ends = {key: end for key, end in checker.ends().items() if key in PARTITIONS}
             await until(asyncio.create_task(consumers[0].read_to_end(ends)), running)
-            if (
-                not self.history.has_lost
-            ):  # a marker that was lost, or its coordinator's record, leaves a transaction open
+            # A marker that was lost, or its coordinator's record, leaves a transaction open.
+            if not self.history.has_lost:
                 await until(asyncio.create_task(self._ended_transactions(checker)), running)
                 ends = {key: end for key, end in checker.ends().items() if key in TRANSACTIONAL_PARTITIONS}
                 await until(asyncio.create_task(committed.read_to_end(ends)), running)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
@@ -18,26 +18,19 @@ from headwater.logtier.metadata.topic_nodes import PartitionImage, chunk_path, d
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from tests.topic_images import topic_changes
+from tests.unit.controller.fake_brokers import IDS, FakeBrokers
 
 TOPIC_ID = uuid.UUID(int=5)
 LED = PartitionImage(leader=1, leader_epoch=5, partition_epoch=7, replicas=(1, 2, 3), isr=(1, 2))
 ASKED = PartitionAlteration(TOPIC_ID, 0, leader_epoch=5, partition_epoch=7, isr=((1, 11), (2, 12), (3, 13)))
 
 
-@dataclass
-class Members:
-    """Brokers 1 to 3 in the epochs 11 to 13; those that are away may not join."""
-
-    away: set[int] = field(default_factory=set)
-
-    def is_candidate(self, broker_id: int, directory: str) -> bool:
-        return broker_id not in self.away
-
-    def has_room(self, broker_id: int, directory: str) -> bool:
-        return True
+class Members(FakeBrokers):
+    """Brokers in the epochs 11 to 15."""
 
     def may_join(self, broker_id: int, broker_epoch: int, directory: str) -> bool:
-        return broker_id not in self.away and broker_epoch in (UNKNOWN_BROKER_EPOCH, 10 + broker_id)
+        is_known = broker_epoch in (UNKNOWN_BROKER_EPOCH, 10 + broker_id)
+        return is_known and super().may_join(broker_id, broker_epoch, directory)
 
 
 def image_of(partition: PartitionImage) -> MetadataImage:
@@ -55,7 +48,7 @@ def alter(
     min_isr: int = 2,
 ) -> AlterationResult:
     image = image_of(partition)
-    plan = plan_alter_partitions(image, sender, [asked], lambda _: min_isr, Members(away or set()))
+    plan = plan_alter_partitions(image, sender, [asked], lambda _: min_isr, Members({*IDS} - (away or set())))
     (result,) = plan.results
     if result.state is None or result.state == partition:
         assert plan.operations == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -15,6 +14,7 @@ from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, ch
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.topic_images import topic_changes
+from tests.unit.controller.fake_brokers import FakeBrokers, without
 
 REPLICAS = (1, 2, 3)
 MOVED = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=REPLICAS, isr=REPLICAS)
@@ -23,19 +23,6 @@ BEHIND = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=RE
 LOST = PartitionImage(
     leader=NO_BROKER, leader_epoch=4, partition_epoch=9, replicas=REPLICAS, isr=(3,), last_known_leader=3
 )
-
-
-@dataclass
-class Brokers:
-    """Brokers 1 to 3, without those that are away."""
-
-    away: set[int] = field(default_factory=set)
-
-    def is_candidate(self, broker_id: int, directory: str) -> bool:
-        return broker_id not in self.away
-
-    def has_room(self, broker_id: int, directory: str) -> bool:
-        return True
 
 
 def image_of(*partitions: PartitionImage, topic: str = "t") -> MetadataImage:
@@ -81,7 +68,7 @@ def test_an_election_of_one_partition(
 ) -> None:
     image = image_of(PREFERRED, partition)
     key = TopicPartition("t", 1)
-    plan = plan_elect_leaders(image, [key], lambda _: 2, Brokers(away), is_unclean=is_unclean)
+    plan = plan_elect_leaders(image, [key], lambda _: 2, without(*away), is_unclean=is_unclean)
     (result,) = plan.results
     assert result.topic_partition == key
     if isinstance(outcome, ErrorCode):
@@ -98,7 +85,7 @@ def test_an_election_of_one_partition(
 
 def test_of_all_partitions_only_those_are_answered_that_needed_an_election() -> None:
     image = image_of(PREFERRED, MOVED, BEHIND)
-    plan = plan_elect_leaders(image, None, lambda _: 2, Brokers(), is_unclean=False)
+    plan = plan_elect_leaders(image, None, lambda _: 2, FakeBrokers(), is_unclean=False)
     codes = {result.topic_partition.partition: result.error and result.error.code for result in plan.results}
     assert codes == {1: None, 2: ErrorCode.preferred_leader_not_available}
     assert [each.leader for each in after(image, plan.operations)] == [1, 1, 2]
@@ -107,7 +94,7 @@ def test_of_all_partitions_only_those_are_answered_that_needed_an_election() -> 
 
 def test_what_does_not_exist_is_said_so() -> None:
     asked = [TopicPartition("u", 0), TopicPartition("t", 1), TopicPartition("t", -1), TopicPartition("t", 1)]
-    plan = plan_elect_leaders(image_of(PREFERRED), asked, lambda _: 2, Brokers(), is_unclean=False)
+    plan = plan_elect_leaders(image_of(PREFERRED), asked, lambda _: 2, FakeBrokers(), is_unclean=False)
     assert [(each.topic_partition, each.error and each.error.code) for each in plan.results] == [
         (key, ErrorCode.unknown_topic_or_partition) for key in dict.fromkeys(asked)
     ]
@@ -116,19 +103,19 @@ def test_what_does_not_exist_is_said_so() -> None:
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
 def test_the_partitions_of_coordinators_move_like_all_others(topic: str) -> None:
     image = image_of(MOVED, topic=topic)
-    plan = plan_elect_leaders(image, None, lambda _: 2, Brokers(), is_unclean=False)
+    plan = plan_elect_leaders(image, None, lambda _: 2, FakeBrokers(), is_unclean=False)
     assert [each.leader for each in after(image, plan.operations)] == [1]
-    given = plan_giving_way(image, 2, lambda _: 2, Brokers({2}))
+    given = plan_giving_way(image, 2, lambda _: 2, without(2))
     assert [each.leader for each in after(image, given.operations)] == [1]
     lost = image_of(LOST, topic=topic)
-    plan = plan_elect_leaders(lost, [TopicPartition(topic, 0)], lambda _: 2, Brokers({3}), is_unclean=True)
+    plan = plan_elect_leaders(lost, [TopicPartition(topic, 0)], lambda _: 2, without(3), is_unclean=True)
     assert [each.leader for each in after(lost, plan.operations)] == [1]
 
 
 def test_a_broker_that_shuts_down_gives_its_leaderships_to_the_isr_and_leaves_it() -> None:
     alone = PartitionImage(leader=2, leader_epoch=4, partition_epoch=9, replicas=(2, 3), isr=(2,))
     image = image_of(PREFERRED, MOVED, BEHIND, alone)
-    plan = plan_giving_way(image, 2, lambda _: 2, Brokers({2}))
+    plan = plan_giving_way(image, 2, lambda _: 2, without(2))
     # Broker 3 is alive and may catch up.
     assert plan.results == [TopicPartition("t", 3)]
     states = after(image, plan.operations)
@@ -141,4 +128,4 @@ def test_a_broker_that_shuts_down_gives_its_leaderships_to_the_isr_and_leaves_it
     # Below the minimum the broker stays eligible: it has every committed record.
     assert states[2].elr == (2,)
     # Without broker 3 nobody is left for the last one, and broker 1 for the one before it.
-    assert plan_giving_way(image, 2, lambda _: 2, Brokers({2, 3})).results == [TopicPartition("t", 2)]
+    assert plan_giving_way(image, 2, lambda _: 2, without(2, 3)).results == [TopicPartition("t", 2)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -18,26 +17,13 @@ from headwater.logtier.metadata.topic_nodes import (
     first_partition_state,
 )
 from tests.example_counts import examples
+from tests.unit.controller.fake_brokers import FakeBrokers
 
 FULL = PartitionImage(leader=1, leader_epoch=5, partition_epoch=7, replicas=(1, 2, 3), isr=(1, 2, 3))
 
 
-@dataclass
-class Brokers:
-    """The brokers that are alive; those without room cannot append."""
-
-    alive: set[int] = field(default_factory=lambda: {1, 2, 3})
-    full: set[int] = field(default_factory=set)
-
-    def is_candidate(self, broker_id: int, directory: str) -> bool:
-        return broker_id in self.alive
-
-    def has_room(self, broker_id: int, directory: str) -> bool:
-        return broker_id not in self.full
-
-
 def change(
-    partition: PartitionImage, brokers: Brokers, *steps: Callable[[PartitionDraft], None], min_isr: int = 2
+    partition: PartitionImage, brokers: FakeBrokers, *steps: Callable[[PartitionDraft], None], min_isr: int = 2
 ) -> PartitionImage:
     draft = PartitionDraft(partition, min_isr, brokers)
     for step in steps:
@@ -45,13 +31,13 @@ def change(
     return draft.result()
 
 
-def lose(partition: PartitionImage, broker: int, brokers: Brokers, min_isr: int = 2) -> PartitionImage:
+def lose(partition: PartitionImage, broker: int, brokers: FakeBrokers, min_isr: int = 2) -> PartitionImage:
     brokers.alive.discard(broker)
     return change(partition, brokers, lambda draft: draft.lose(broker), min_isr=min_isr)
 
 
 def come_back(
-    partition: PartitionImage, broker: int, brokers: Brokers, *, is_clean: bool, min_isr: int = 2
+    partition: PartitionImage, broker: int, brokers: FakeBrokers, *, is_clean: bool, min_isr: int = 2
 ) -> PartitionImage:
     brokers.alive.add(broker)
     return change(
@@ -64,29 +50,29 @@ def come_back(
 
 
 def test_a_leader_that_dies_is_replaced_by_the_next_of_the_isr() -> None:
-    assert lose(FULL, 1, Brokers()) == PartitionImage(2, 6, 8, (1, 2, 3), (2, 3))
+    assert lose(FULL, 1, FakeBrokers()) == PartitionImage(2, 6, 8, (1, 2, 3), (2, 3))
 
 
 def test_a_follower_that_dies_leaves_the_isr_and_the_leader_leads_on_in_its_epoch() -> None:
-    assert lose(FULL, 3, Brokers()) == PartitionImage(1, 5, 8, (1, 2, 3), (1, 2))
+    assert lose(FULL, 3, FakeBrokers()) == PartitionImage(1, 5, 8, (1, 2, 3), (1, 2))
 
 
 def test_below_the_minimum_those_who_left_the_isr_stay_eligible() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     one = lose(lose(FULL, 3, brokers), 2, brokers)
     # Broker 3 left a full ISR, after which records were committed without it.
     assert (one.isr, one.elr, one.leader) == ((1,), (2,), 1)
 
 
 def test_the_last_member_is_eligible_and_known_as_the_last_leader() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     none = lose(lose(lose(FULL, 3, brokers), 2, brokers), 1, brokers)
     assert (none.leader, none.isr, none.elr, none.last_known_leader) == (NO_BROKER, (), (1, 2), 1)
     assert none.leader_epoch == FULL.leader_epoch + 1
 
 
 def test_an_eligible_replica_that_returns_leads_and_the_other_stays_eligible() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     none = lose(lose(lose(FULL, 3, brokers), 2, brokers), 1, brokers)
     back = come_back(none, 2, brokers, is_clean=True)
     assert (back.leader, back.isr, back.elr, back.last_known_leader) == (2, (2,), (1,), NO_BROKER)
@@ -95,7 +81,7 @@ def test_an_eligible_replica_that_returns_leads_and_the_other_stays_eligible() -
 
 def test_the_last_replica_standing_that_lost_its_unflushed_tail_does_not_lead() -> None:
     """KIP-966: broker 1 has committed records beside broker 2 and alone has lost them."""
-    brokers = Brokers()
+    brokers = FakeBrokers()
     none = lose(lose(lose(FULL, 3, brokers), 2, brokers), 1, brokers)
     back = come_back(none, 1, brokers, is_clean=False)
     assert (back.leader, back.isr, back.elr) == (NO_BROKER, (), (2,))
@@ -103,7 +89,7 @@ def test_the_last_replica_standing_that_lost_its_unflushed_tail_does_not_lead() 
 
 
 def test_when_every_eligible_replica_lost_its_tail_the_last_known_leader_recovers() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     partition = lose(lose(lose(FULL, 3, brokers), 2, brokers), 1, brokers)
     partition = come_back(partition, 2, brokers, is_clean=False)
     assert partition.leader == NO_BROKER
@@ -113,7 +99,7 @@ def test_when_every_eligible_replica_lost_its_tail_the_last_known_leader_recover
 
 
 def test_a_replica_that_is_neither_in_the_isr_nor_eligible_leads_only_if_unclean_elections_are_asked_for() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     none = lose(lose(lose(FULL, 3, brokers), 2, brokers), 1, brokers)
     brokers.alive.add(3)
     assert change(none, brokers, lambda draft: draft.elect()) is none
@@ -122,26 +108,26 @@ def test_a_replica_that_is_neither_in_the_isr_nor_eligible_leads_only_if_unclean
 
 
 def test_the_eligible_replicas_are_forgotten_when_the_isr_has_the_minimum_again() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     one = lose(lose(FULL, 3, brokers), 2, brokers)
     two = change(one, brokers, lambda draft: draft.alter((1, 3), is_recovering=False))
     assert (two.isr, two.elr) == ((1, 3), ())
 
 
 def test_a_minimum_above_the_number_of_replicas_counts_as_all_replicas() -> None:
-    assert lose(FULL, 3, Brokers(), min_isr=9).elr == (3,)
+    assert lose(FULL, 3, FakeBrokers(), min_isr=9).elr == (3,)
 
 
 def test_a_broker_that_bounced_within_its_session_is_elected_again_at_most_in_the_next_epoch() -> None:
     """KIP-380."""
     alone = PartitionImage(leader=1, leader_epoch=5, partition_epoch=7, replicas=(1,), isr=(1,))
     for is_clean in (True, False):
-        back = come_back(alone, 1, Brokers({1}), is_clean=is_clean, min_isr=1)
+        back = come_back(alone, 1, FakeBrokers({1}), is_clean=is_clean, min_isr=1)
         assert back == PartitionImage(leader=1, leader_epoch=6, partition_epoch=8, replicas=(1,), isr=(1,))
 
 
 def test_a_leader_without_room_gives_way_to_one_that_has_room_and_else_stays() -> None:
-    brokers = Brokers(full={1})
+    brokers = FakeBrokers(full={1})
     assert change(FULL, brokers, lambda draft: draft.give_way()).leader == 2
     brokers.full = {1, 2}
     assert change(FULL, brokers, lambda draft: draft.give_way()).leader == 3
@@ -150,12 +136,12 @@ def test_a_leader_without_room_gives_way_to_one_that_has_room_and_else_stays() -
 
 
 def test_room_comes_before_the_order_of_the_assignment_and_never_leaves_a_partition_without_a_leader() -> None:
-    assert lose(FULL, 1, Brokers(full={2})).leader == 3
-    assert lose(FULL, 1, Brokers(full={2, 3})).leader == 2
+    assert lose(FULL, 1, FakeBrokers(full={2})).leader == 3
+    assert lose(FULL, 1, FakeBrokers(full={2, 3})).leader == 2
 
 
 def test_the_preferred_replica_leads_again_once_it_is_in_the_isr() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     away = lose(FULL, 1, brokers)
     brokers.alive.add(1)
     assert change(away, brokers, lambda draft: draft.prefer(1)) is away
@@ -165,7 +151,7 @@ def test_the_preferred_replica_leads_again_once_it_is_in_the_isr() -> None:
 
 @pytest.mark.parametrize("leader_dies", [True, False])
 def test_a_state_without_a_full_isr_is_stored_whole(leader_dies: bool) -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     partition = lose(lose(FULL, 3, brokers), 2, brokers)
     if leader_dies:
         partition = lose(partition, 1, brokers)
@@ -179,7 +165,7 @@ class Replicas:
     """Logs of three replicas, as long as their number of records; what is below `committed` was acknowledged."""
 
     def __init__(self) -> None:
-        self.brokers = Brokers()
+        self.brokers = FakeBrokers()
         self.state = first_partition_state((1, 2, 3))
         self.ends = {1: 0, 2: 0, 3: 0}
         self.flushed = {1: 0, 2: 0, 3: 0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -22,52 +22,38 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition
 from tests.example_counts import examples
+from tests.unit.controller.fake_brokers import IDS, FakeBrokers
 from tests.unit.replication.fake_partition_log import FakePartitionLog
 
 FULL = PartitionImage(leader=1, leader_epoch=5, partition_epoch=7, replicas=(1, 2, 3), isr=(1, 2, 3))
 MIN_ISR = 2
-BROKERS = (1, 2, 3, 4, 5)
-
-
-@dataclass
-class Brokers:
-    """The brokers that are alive; those without room cannot append."""
-
-    alive: set[int] = field(default_factory=lambda: set(BROKERS))
-    full: set[int] = field(default_factory=set)
-
-    def is_candidate(self, broker_id: int, directory: str) -> bool:
-        return broker_id in self.alive
-
-    def has_room(self, broker_id: int, directory: str) -> bool:
-        return broker_id not in self.full
 
 
 def change(
     partition: PartitionImage,
     *steps: Callable[[PartitionDraft], None],
-    brokers: Brokers | None = None,
+    brokers: FakeBrokers | None = None,
     min_isr: int = MIN_ISR,
 ) -> PartitionImage:
-    draft = PartitionDraft(partition, min_isr, Brokers() if brokers is None else brokers)
+    draft = PartitionDraft(partition, min_isr, FakeBrokers() if brokers is None else brokers)
     for step in steps:
         step(draft)
     return draft.result()
 
 
 def reassign(
-    partition: PartitionImage, *target: int, brokers: Brokers | None = None, min_isr: int = MIN_ISR
+    partition: PartitionImage, *target: int, brokers: FakeBrokers | None = None, min_isr: int = MIN_ISR
 ) -> PartitionImage:
     return change(partition, lambda draft: draft.reassign(target), brokers=brokers, min_isr=min_isr)
 
 
 def in_sync(
-    partition: PartitionImage, *isr: int, brokers: Brokers | None = None, min_isr: int = MIN_ISR
+    partition: PartitionImage, *isr: int, brokers: FakeBrokers | None = None, min_isr: int = MIN_ISR
 ) -> PartitionImage:
     return change(partition, lambda draft: draft.alter(isr, is_recovering=False), brokers=brokers, min_isr=min_isr)
 
 
-def lose(partition: PartitionImage, *lost: int, brokers: Brokers, min_isr: int = MIN_ISR) -> PartitionImage:
+def lose(partition: PartitionImage, *lost: int, brokers: FakeBrokers, min_isr: int = MIN_ISR) -> PartitionImage:
     for each in lost:
         brokers.alive.discard(each)
         partition = change(partition, lambda draft, each=each: draft.lose(each), brokers=brokers, min_isr=min_isr)  # type: ignore[misc]
@@ -101,7 +87,7 @@ def test_a_replica_that_left_and_is_back_cannot_join_the_isr_by_a_fetch_from_bef
     back = reassign(gone, *before.replicas)
     assert back.replicas == before.replicas
     leader = Partition(TopicPartition("t", 0), 1, FakePartitionLog(), lag_ms_max=30_000)
-    live = dict.fromkeys(BROKERS, 7)
+    live = dict.fromkeys(IDS, 7)
     leader.leadership(before, live, 0)
     leader.check_leader(before.leader_epoch)
     leader.leadership(back, live, 0)
@@ -127,7 +113,7 @@ def test_a_removed_replica_stays_while_the_isr_would_be_below_its_minimum() -> N
 
 
 def test_a_dead_replica_is_replaced_by_fewer() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     assert reassign(lose(FULL, 3, brokers=brokers), 1, 2, brokers=brokers).replicas == (1, 2)
 
 
@@ -146,7 +132,7 @@ def test_a_replaced_reassignment_drops_what_it_has_begun_and_keeps_what_is_in_sy
     begun = in_sync(reassign(FULL, 4, 5, 2), 1, 2, 3, 4)
     replaced = reassign(begun, 1, 2, 3)
     assert replaced == replace(FULL, leader_epoch=6, partition_epoch=10)
-    brokers = Brokers()
+    brokers = FakeBrokers()
     weak = lose(begun, 2, 3, brokers=brokers)  # brokers 1 and 4 alone have what is acknowledged from now on
     other = reassign(weak, 1, 5, brokers=brokers)
     assert other.reassignment == Reassignment((5,), (4, 2, 3), (1, 2, 3))
@@ -154,7 +140,7 @@ def test_a_replaced_reassignment_drops_what_it_has_begun_and_keeps_what_is_in_sy
 
 
 def test_a_leader_that_is_removed_stays_while_nobody_can_follow_it() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     moving = reassign(FULL, 4, 5, brokers=brokers)
     brokers.alive -= {4, 5}  # they shut down: they are in the ISR and not elected
     stuck = in_sync(moving, 1, 2, 3, 4, 5, brokers=brokers)
@@ -165,7 +151,7 @@ def test_a_leader_that_is_removed_stays_while_nobody_can_follow_it() -> None:
 
 
 def test_without_a_leader_nothing_is_removed() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     dead = lose(FULL, 3, 2, 1, brokers=brokers)
     moving = reassign(dead, 1, 3, brokers=brokers)
     assert (moving.leader, moving.replicas) == (NO_BROKER, (1, 3, 2))
@@ -173,7 +159,7 @@ def test_without_a_leader_nothing_is_removed() -> None:
 
 
 def test_an_unclean_election_prefers_a_replica_that_was_there_before() -> None:
-    brokers = Brokers()
+    brokers = FakeBrokers()
     moving = reassign(FULL, 4, 5, 3, brokers=brokers)
     lost = lose(moving, 3, 2, 1, brokers=brokers)
     brokers.alive.add(3)
@@ -204,10 +190,10 @@ class Replicas:
     """
 
     def __init__(self) -> None:
-        self.brokers = Brokers()
+        self.brokers = FakeBrokers()
         self.state = first_partition_state((1, 2, 3))
-        self.ends = dict.fromkeys(BROKERS, 0)
-        self.flushed = dict.fromkeys(BROKERS, 0)
+        self.ends = dict.fromkeys(IDS, 0)
+        self.flushed = dict.fromkeys(IDS, 0)
         self.committed = 0
 
     def run(self, operation: str, broker: int, amount: int, target: tuple[int, ...]) -> None:
@@ -220,7 +206,7 @@ class Replicas:
 
     def become(self, state: PartitionImage) -> None:
         self.state = state
-        for each in set(BROKERS) - set(state.replicas):
+        for each in set(IDS) - set(state.replicas):
             self.ends[each] = self.flushed[each] = 0
         self.commit()
 
@@ -314,9 +300,9 @@ class Replicas:
 
     def settle(self) -> None:
         """All brokers return, and every replica catches up."""
-        for broker in BROKERS:
+        for broker in IDS:
             self.return_cleanly(broker, 0)
-        for _ in BROKERS:
+        for _ in IDS:
             for broker in self.state.replicas:
                 self.catch_up(broker, 0)
                 self.grow(broker, 0)
@@ -326,13 +312,13 @@ OPERATIONS = [
     *["append", "fetch", "catch_up", "catch_up", "flush", "grow", "grow", "grow", "shrink"],
     *["die", "return_cleanly", "bounce", "reassign", "reassign", "cancel"],
 ]
-TARGETS = st.permutations(BROKERS).flatmap(lambda ids: st.integers(1, 4).map(lambda count: tuple(ids[:count])))
+TARGETS = st.permutations(IDS).flatmap(lambda ids: st.integers(1, 4).map(lambda count: tuple(ids[:count])))
 
 
 @settings(max_examples=examples(400))
 @given(
     st.lists(
-        st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(BROKERS), st.integers(1, 3), TARGETS),
+        st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(IDS), st.integers(1, 3), TARGETS),
         min_size=20,
         max_size=60,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -17,6 +16,7 @@ from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage, Re
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.topic_images import topic_changes
+from tests.unit.controller.fake_brokers import FakeBrokers, without
 
 FIRST = TopicPartition("t", 0)
 TOPIC_ID = uuid.UUID(int=5)
@@ -25,22 +25,6 @@ FULL = PartitionImage(leader=1, leader_epoch=5, partition_epoch=7, replicas=(1, 
 MOVING = PartitionImage(1, 5, 8, (4, 5, 1, 2, 3), (1, 2, 3), reassignment=Reassignment((4, 5), (1, 2, 3), (1, 2, 3)))
 #: Of the former replicas none is in sync any more.
 TAKEN_OVER = PartitionImage(4, 6, 9, (4, 5, 1, 2, 3), (4,), reassignment=Reassignment((4, 5), (1, 2, 3), (1, 2, 3)))
-
-
-@dataclass
-class Brokers:
-    """Brokers 1 to 5, without those that are away."""
-
-    away: set[int] = field(default_factory=set)
-
-    def is_candidate(self, broker_id: int, directory: str) -> bool:
-        return broker_id not in self.away
-
-    def has_room(self, broker_id: int, directory: str) -> bool:
-        return True
-
-    def may_join(self, broker_id: int, broker_epoch: int, directory: str) -> bool:
-        return broker_id not in self.away
 
 
 def image_of(*partitions: PartitionImage) -> MetadataImage:
@@ -67,7 +51,7 @@ def ask(
 ) -> PartitionImage | ErrorCode:
     image = image_of(partition, FULL)
     plan = plan_reassignments(
-        image, [WantedReplicas(key, replicas)], lambda _: 2, Brokers(), may_change_factor=may_change_factor
+        image, [WantedReplicas(key, replicas)], lambda _: 2, FakeBrokers(), may_change_factor=may_change_factor
     )
     [result] = plan.results
     assert result.topic_partition == key
@@ -142,7 +126,7 @@ def test_each_partition_is_decided_separately_in_one_change() -> None:
         WantedReplicas(TopicPartition("t", 1), (9,)),
         WantedReplicas(TopicPartition("t", 1), (3, 2, 1)),
     ]
-    plan = plan_reassignments(image, asked, lambda _: 2, Brokers())
+    plan = plan_reassignments(image, asked, lambda _: 2, FakeBrokers())
     assert [result.error and result.error.code for result in plan.results] == [
         None,
         ErrorCode.invalid_replica_assignment,
@@ -157,7 +141,7 @@ def test_the_isr_change_that_brings_the_last_replica_ends_the_reassignment_and_m
     image = image_of(MOVING, FULL)
     isr = ((1, -1), (2, -1), (3, -1), (4, -1), (5, -1))
     asked = PartitionAlteration(TOPIC_ID, 0, leader_epoch=5, partition_epoch=8, isr=isr)
-    plan = plan_alter_partitions(image, 1, [asked], lambda _: 2, Brokers())
+    plan = plan_alter_partitions(image, 1, [asked], lambda _: 2, FakeBrokers())
     [result] = plan.results
     assert (result.error_code, result.state) == (ErrorCode.new_leader_elected, None)
     state, _ = after(image, plan.operations)
@@ -168,7 +152,7 @@ def test_a_leader_that_stays_waits_for_the_epoch_without_the_removed_replicas() 
     moving = PartitionImage(1, 5, 8, (1, 4, 2, 3), (1, 2, 3), reassignment=Reassignment((4,), (2, 3), (1, 2, 3)))
     asked = PartitionAlteration(TOPIC_ID, 0, 5, 8, ((1, -1), (2, -1), (3, -1), (4, -1)))
     image = image_of(moving)
-    plan = plan_alter_partitions(image, 1, [asked], lambda _: 2, Brokers())
+    plan = plan_alter_partitions(image, 1, [asked], lambda _: 2, FakeBrokers())
     assert [result.error_code for result in plan.results] == [ErrorCode.new_leader_elected]
     assert after(image, plan.operations) == (PartitionImage(1, 6, 9, (1, 4), (1, 4)),)
 
@@ -176,15 +160,15 @@ def test_a_leader_that_stays_waits_for_the_epoch_without_the_removed_replicas() 
 def test_a_leader_is_told_the_isr_that_ends_a_reassignment_which_only_adds() -> None:
     growing = PartitionImage(1, 5, 8, (1, 4), (1,), reassignment=Reassignment((4,), (), (1,)))
     asked = PartitionAlteration(TOPIC_ID, 0, 5, 8, ((1, -1), (4, -1)))
-    [result] = plan_alter_partitions(image_of(growing), 1, [asked], lambda _: 2, Brokers()).results
+    [result] = plan_alter_partitions(image_of(growing), 1, [asked], lambda _: 2, FakeBrokers()).results
     assert result.state == PartitionImage(1, 5, 9, (1, 4), (1, 4))
 
 
 def test_a_reassignment_that_waited_for_a_broker_ends_when_the_broker_is_back() -> None:
     waiting = PartitionImage(1, 5, 9, (4, 1), (4, 1), reassignment=Reassignment((4,), (1,), (1,)))
     image = image_of(waiting, FULL)
-    assert plan_completions(image, Brokers({4}), lambda _: 1) == []
-    assert after(image, plan_completions(image, Brokers(), lambda _: 1)) == (
+    assert plan_completions(image, without(4), lambda _: 1) == []
+    assert after(image, plan_completions(image, FakeBrokers(), lambda _: 1)) == (
         PartitionImage(4, 6, 10, (4,), (4,)),
         FULL,
     )
@@ -193,7 +177,7 @@ def test_a_reassignment_that_waited_for_a_broker_ends_when_the_broker_is_back() 
 def test_a_reassignment_that_waited_for_the_minimum_isr_ends_when_the_minimum_is_lowered() -> None:
     waiting = PartitionImage(1, 5, 9, (1, 2, 3), (1, 3), reassignment=Reassignment((), (3,), (1, 2, 3)))
     image = image_of(waiting)
-    assert plan_completions(image, Brokers(), lambda _: 2) == []
+    assert plan_completions(image, FakeBrokers(), lambda _: 2) == []
     assert after(image, plan_lower_min_isr(image, lambda _: 1)) == (PartitionImage(1, 6, 10, (1, 2), (1,)),)
 
 
