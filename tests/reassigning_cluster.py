@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from headwater.cli.reassignment.snapshot import ClusterSnapshot
 from headwater.logtier.client.cluster import TopicPartition as ClientKey
 from headwater.logtier.client.errors import BrokerConnectionError
-from headwater.logtier.client.reassignments import OngoingReassignment
+from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 from headwater.logtier.client.replicas import (
     AssignedPartition,
     RegisteredBroker,

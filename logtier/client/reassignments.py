@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from headwater.logtier.client.administration import ask_controller, partitions_by_topic, refusal
@@ -14,10 +13,10 @@ from headwater.logtier.client.errors import (
     UnsupportedVersionError,
 )
 from headwater.logtier.client.messages import ApiKey
+from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 
 __all__ = [
     "NO_REASSIGNMENT_IN_PROGRESS",
-    "OngoingReassignment",
     "alter_partition_reassignments",
     "list_partition_reassignments",
 ]
@@ -26,39 +25,6 @@ NO_REASSIGNMENT_IN_PROGRESS: Final = 85
 
 #: The first version with allow_replication_factor_change (KIP-860).
 _WITH_FACTOR_OPTION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class OngoingReassignment:
-    """A partition whose replicas are being reassigned; each element is a broker id.
-
-    Attributes:
-        replicas: All present replicas: those of the target first, in its order, then those that are removed.
-        adding: The replicas that are not yet part of the partition: they copy it.
-        removing: The replicas that are removed once all added ones are in sync.
-    """
-
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        """Return the replicas after the reassignment, the preferred leader first.
-
-        >>> OngoingReassignment((4, 2, 1), adding=(4,), removing=(1,)).target
-        (4, 2)
-        """
-        return tuple(each for each in self.replicas if each not in self.removing)
-
-    @property
-    def origin(self) -> tuple[int, ...]:
-        """Return the replicas before the reassignment, in the order of `replicas`.
-
-        >>> OngoingReassignment((4, 2, 1), adding=(4,), removing=(1,)).origin
-        (2, 1)
-        """
-        return tuple(each for each in self.replicas if each not in self.adding)
 
 
 def alter_partition_reassignments(

@@ -22,8 +22,8 @@ from headwater.logtier.client.errors import (
     broker_error,
 )
 from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 from headwater.logtier.client.reassignments import (
-    OngoingReassignment,
     alter_partition_reassignments,
     list_partition_reassignments,
 )

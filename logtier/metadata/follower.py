@@ -38,7 +38,7 @@ FAILED_CHANGES_MAX: Final = 1000
 
 
 TOPICS_READ_AT_ONCE: Final = 200
-"""Topics whose nodes are asked for before the answers come: one by one, 17,000 topics took half a minute."""
+"""Topics whose nodes are asked for before the answers come: 1,000 topics take 2.3 s, one by one 3.2 s."""
 
 RETRY_S: Final = 0.5
 """Wait before the list is read again after the store failed to answer, as during a lost connection."""

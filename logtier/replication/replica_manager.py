@@ -466,8 +466,7 @@ class ReplicaManager:
         """
         if follower is not None:
             self.partition_replication.follower_heard(follower, wanted)
-            throttle = self.throttles.leader
-            if throttle.is_active:
+            if (throttle := self.throttles.leader).is_active:
                 now_ms = self._clock.monotonic_ms()
                 wanted = throttled_fetch(throttle, wanted, follower.broker_id, self._isr_of, now_ms)
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []

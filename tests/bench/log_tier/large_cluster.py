@@ -41,7 +41,7 @@ BROKERS: Final = 10
 LAST: Final = BROKERS - 1
 FACTOR: Final = 3
 SESSION_MS: Final = 9_000
-#: With 512 MiB the server runs out of memory in the third round: it keeps the last 500 transactions.
+#: With 256 MiB the server runs out of memory in the second round: it keeps the last 500 transactions.
 ZOOKEEPER_HEAP: Final = "1g"
 #: A request that creates topics: its nodes must fit in one transaction of ZooKeeper.
 PARTITIONS_A_REQUEST: Final = 2_000

@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from headwater.logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
+from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 from headwater.logtier.client.reassignments import (
     NO_REASSIGNMENT_IN_PROGRESS,
-    OngoingReassignment,
     alter_partition_reassignments,
     list_partition_reassignments,
 )

@@ -15,9 +15,9 @@ from headwater.logtier.client.cluster import ClientConfig, ClusterClient
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.errors import BrokerConnectionError, BrokerError, UnsupportedVersionError
 from headwater.logtier.client.messages import CLIENT_VERSIONS
+from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 from headwater.logtier.client.reassignments import (
     NO_REASSIGNMENT_IN_PROGRESS,
-    OngoingReassignment,
     alter_partition_reassignments,
     list_partition_reassignments,
 )

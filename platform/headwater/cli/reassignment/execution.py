@@ -14,7 +14,7 @@ from typing import Final
 
 from headwater.cli.reassignment.plan import LogDirMove, PartitionMove, ReassignmentPlan
 from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionSnapshot
-from headwater.logtier.client.reassignments import OngoingReassignment
+from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = ["ClusterObservation", "PlanExecution", "PlanProgress"]

@@ -28,7 +28,7 @@ from headwater.cli.shell.administration import cluster_client
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_YET, CliError
 from headwater.cli.shell.output import format_table, note, print_rows
 from headwater.cli.shell.termination import EXIT_TERMINATED, Terminated, held_signals, raise_on_sigterm
-from headwater.logtier.client.reassignments import OngoingReassignment
+from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 from headwater.logtier.client.replicas import ReplicaAdmin
 from headwater.logtier.protocol.topic_partition import TopicPartition
 

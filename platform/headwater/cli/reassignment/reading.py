@@ -10,7 +10,7 @@ from headwater.cli.reassignment.execution import ClusterObservation
 from headwater.cli.reassignment.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, PartitionSnapshot
 from headwater.logtier.client.administration import partitions_by_topic
 from headwater.logtier.client.errors import ClientError
-from headwater.logtier.client.reassignments import OngoingReassignment
+from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 from headwater.logtier.client.replicas import AssignedPartition, ReplicaAdmin, ReplicaLogDir
 from headwater.logtier.protocol.topic_partition import TopicPartition
 

@@ -15,7 +15,7 @@ from headwater.cli.reassignment.reading import read_observation
 from headwater.cli.reassignment.snapshot import ClusterSnapshot
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.logtier.client.errors import BrokerConnectionError, BrokerError, ClientError, RequestTimeoutError
-from headwater.logtier.client.reassignments import OngoingReassignment
+from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 from headwater.logtier.client.replicas import ReplicaAdmin
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
