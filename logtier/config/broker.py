@@ -71,7 +71,8 @@ class BrokerConfig(ClusterConfig):
     max_connections: int = config(
         ConfigType.INT,
         10_000,  # Kafka's default is no limit; the process has a limit of open files
-        "Maximum number of open connections; the broker closes further connections on arrival.",
+        "Maximum number of open connections; the broker closes further connections on arrival. It admits those to "
+        "inter.broker.listener.name in any case, if clients have other listeners.",
         at_least(1),
         dynamic=True,
     )

@@ -292,7 +292,8 @@ class SecurityConfig:
     max_connection_creation_rate: int = config(
         ConfigType.INT,
         INT_MAX,
-        "Maximum number of connections accepted per second; further connections wait in the backlog.",
+        "Maximum number of connections accepted per second; further connections wait in the backlog. Those to "
+        "inter.broker.listener.name do not count, if clients have other listeners.",
         at_least(1),
         dynamic=True,
     )

@@ -18,6 +18,8 @@ class ConnectionRules:
         per_second_max: New connections per second on all listeners (`max.connection.creation.rate`).
         by_listener_max: Limits of single listeners (`listener.name.<name>.max.connections`).
         by_listener_per_second_max: Rates of single listeners (`listener.name.<name>.max.connection.creation.rate`).
+        protected_listener: The listener for brokers, None if it is the only one. The limits of the broker as a whole do
+            not hold for it, as in Kafka: clients on the others would cut the broker off from its cluster.
     """
 
     connections_max: int = UNLIMITED
@@ -26,6 +28,7 @@ class ConnectionRules:
     per_second_max: int = UNLIMITED
     by_listener_max: Mapping[str, int] = field(default_factory=dict)
     by_listener_per_second_max: Mapping[str, int] = field(default_factory=dict)
+    protected_listener: str | None = None
 
 
 class _Rate:
@@ -96,7 +99,7 @@ class ConnectionLimits:
     def admit(self, listener: str, host: str) -> str | None:
         """Count a new connection and return None, or return the reason for rejecting it, without counting it."""
         rules = self._rules
-        if self._total >= rules.connections_max:
+        if self._total >= rules.connections_max and listener != rules.protected_listener:
             return f"{self._total} are open (max.connections)"
         of_listener = self._by_listener.get(listener, 0)
         if of_listener >= rules.by_listener_max.get(listener, UNLIMITED):
@@ -122,6 +125,7 @@ class ConnectionLimits:
 
     def pause_ms(self, listener: str, now_ms: int) -> int:
         """Count a new connection, admitted or not; return the time for which the listener should pause, in ms."""
-        pause_ms = 0 if self._rate is None else self._rate.take(now_ms)
+        rate = None if listener == self._rules.protected_listener else self._rate
+        pause_ms = 0 if rate is None else rate.take(now_ms)
         of_listener = self._rate_by_listener.get(listener)
         return pause_ms if of_listener is None else max(pause_ms, of_listener.take(now_ms))

@@ -150,6 +150,7 @@ def _rules(config: BrokerConfig, by_host: Mapping[str, int]) -> ConnectionRules:
         config.max_connection_creation_rate,
         by_listener,
         rates,
+        inter_broker_listener(config).name if len(by_listener) > 1 else None,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.network import listeners as listeners_module
+from headwater.logtier.network.connection_limits import ConnectionLimits
 from headwater.logtier.network.listeners import Listeners
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.network import SocketNetwork
@@ -116,3 +117,19 @@ def test_a_name_of_this_machine_shuts_nobody_out(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(listeners_module, "_addresses", lambda host: ["127.0.1.1", "10.0.0.9"] if host == "me" else [])
     assert listeners_module._limits_by_address("me:0,other:5") == {"10.0.0.9": 0}
     assert listeners_module._limits_by_address("me:2") == {"127.0.1.1": 2, "10.0.0.9": 2}
+
+
+@pytest.mark.parametrize(("inside", "is_admitted"), [("BROKERS", True), ("CLIENTS", False), (None, True)])
+def test_the_listener_for_brokers_is_exempt_from_the_limit_of_the_broker(inside: str | None, is_admitted: bool) -> None:
+    """Clients that open all connections do not cut a broker off from the others, as in Kafka."""
+    listeners = "BROKERS://127.0.0.1:0,CLIENTS://127.0.0.1:0"
+    protocols = {"listener_security_protocol_map": "BROKERS:PLAINTEXT,CLIENTS:PLAINTEXT", "max_connections": "1"}
+    named = {} if inside is None else {"inter_broker_listener_name": inside}
+    limits = ConnectionLimits(listeners_module._rules(configs(listeners=listeners, **protocols, **named), {}))
+    assert limits.admit("CLIENTS", "h") is None
+    assert (limits.admit("BROKERS", "h") is None) is is_admitted
+
+
+def test_the_only_listener_has_the_limit_of_the_broker() -> None:
+    limits = ConnectionLimits(listeners_module._rules(configs(max_connections="1"), {}))
+    assert [limits.admit("PLAINTEXT", "h") is None for _ in range(2)] == [True, False]

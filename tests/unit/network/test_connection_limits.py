@@ -72,3 +72,29 @@ def test_a_rate_that_is_not_altered_goes_on_and_another_begins_anew() -> None:
     assert limits.pause_ms("A", 0) == 1000
     limits.change(ConnectionRules())
     assert limits.pause_ms("A", 0) == 0
+
+
+def test_clients_do_not_shut_out_the_other_brokers() -> None:
+    limits = ConnectionLimits(ConnectionRules(connections_max=2, per_second_max=1, protected_listener="BROKERS"))
+    assert [limits.admit("CLIENTS", "h") for _ in range(2)] == [None, None]
+    assert "max.connections" in (limits.admit("CLIENTS", "h") or "")
+    assert limits.admit("BROKERS", "h") is None
+    assert limits.pause_ms("BROKERS", 0) == 0
+    assert limits.pause_ms("CLIENTS", 0) == 1000
+    assert limits.pause_ms("BROKERS", 0) == 0
+
+
+def test_a_listener_for_brokers_has_the_limits_that_are_its_own() -> None:
+    rules = ConnectionRules(
+        connections_max=1,
+        per_host_max=2,
+        by_listener_max={"BROKERS": 3},
+        by_listener_per_second_max={"BROKERS": 1},
+        protected_listener="BROKERS",
+    )
+    limits = ConnectionLimits(rules)
+    assert [limits.admit("BROKERS", host) for host in ("a", "a", "b")] == [None] * 3
+    assert "listener.name.brokers.max.connections" in (limits.admit("BROKERS", "c") or "")
+    limits.release("BROKERS", "b")
+    assert "max.connections.per.ip" in (limits.admit("BROKERS", "a") or "")
+    assert limits.pause_ms("BROKERS", 0) == 1000
