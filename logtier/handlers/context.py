@@ -236,6 +236,15 @@ class RequestContext:
         if not self.is_authorized(operation, ResourceType.cluster):
             raise KafkaError(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
 
+    def require_broker(self) -> None:
+        """Raise KafkaError(cluster_authorization_failed) unless the client may act as a broker, which has no quotas."""
+        self.require_cluster(AclOperation.cluster_action)
+        self.exempt()
+
+    def exempt(self) -> None:
+        """Count the request against no quota: that of all users must not slow the brokers down, as in Kafka."""
+        self.loop_time = None
+
     @property
     def share_owner(self) -> Hashable:
         """The owner of the share of common resources in which the request counts."""

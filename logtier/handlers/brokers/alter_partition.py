@@ -9,7 +9,6 @@ from headwater.logtier.controller.alter_partition import AlterationResult, Parti
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol.errors import ErrorCode
-from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 56
 VERSIONS = (3, 3)
@@ -19,7 +18,7 @@ _RECOVERING = 1
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Change each partition or refuse the change, and answer with the state that the metadata has then."""
-    context.require_cluster(AclOperation.cluster_action)
+    context.require_broker()
     alterations = [
         PartitionAlteration(
             topic.topic_id,

@@ -9,7 +9,6 @@ from headwater.logtier.controller.replica_directories import ReplicaDirectory
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode
-from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 73
 VERSIONS = (0, 0)
@@ -17,7 +16,7 @@ VERSIONS = (0, 0)
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Note the folder of each replica; the code of one that is not the sender's is its own."""
-    context.require_cluster(AclOperation.cluster_action)
+    context.require_broker()
     places = [
         ReplicaDirectory(uuids.to_text(directory.id_ or uuids.ZERO), topic.topic_id, partition.partition_index)
         for directory in request.directories

@@ -8,7 +8,6 @@ from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode
-from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 63
 VERSIONS = (2, 2)
@@ -16,7 +15,7 @@ VERSIONS = (2, 2)
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Move the leaderships, and tell the broker whether it may stop."""
-    context.require_cluster(AclOperation.cluster_action)
+    context.require_broker()
     may_stop = await context.services.controller.broker_heartbeat(
         request.broker_id, request.broker_epoch, wants_shutdown=request.want_shut_down
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 from headwater.logtier.handlers.context import EmbeddedRequest, RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
-from headwater.logtier.security.operations import AclOperation
 from headwater.logtier.security.serialized_principal import deserialize_principal
 
 API_KEY = 58
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Execute the embedded request as the client that sent it."""
-    context.require_cluster(AclOperation.cluster_action)
+    context.require_broker()
     services = context.services
     if not services.controller.is_active:
         raise KafkaError(ErrorCode.not_controller, "This broker is not the controller.")

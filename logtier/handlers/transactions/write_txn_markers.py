@@ -35,6 +35,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     # Administrators have ALTER on the cluster; brokers have CLUSTER_ACTION.
     if not context.is_authorized(AclOperation.alter, ResourceType.cluster, log_denied=False):
         context.require_cluster(AclOperation.cluster_action)
+    context.exempt()
     answers = await asyncio.gather(*(_write(marker, context) for marker in request.markers))
     results: dict[int, dict[str, dict[int, ErrorCode]]] = {}
     for marker, codes in zip(request.markers, answers, strict=True):

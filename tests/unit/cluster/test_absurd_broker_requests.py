@@ -8,16 +8,21 @@ from uuid import UUID
 import pytest
 
 from headwater.logtier.client.connection import Request
+from headwater.logtier.config.quotas import ClientQuota
 from headwater.logtier.peers.controller_requests import (
     ProposedPartition,
     allocate_producer_ids_request,
     alter_partition_request,
     assign_replicas_to_dirs_request,
     broker_heartbeat_request,
+    envelope_request,
 )
+from headwater.logtier.peers.leader_requests import write_txn_markers_request
 from headwater.logtier.protocol.errors import ErrorCode
-from tests.control_plane import Caller, ControlNode, ControlPlane, run
-from tests.unit.cluster.test_forwarding import ALICE, Recording, create_topics, parts
+from headwater.logtier.security.operations import AclOperation
+from headwater.logtier.security.serialized_principal import serialize_principal
+from tests.control_plane import BROKER, Caller, ControlNode, ControlPlane, run
+from tests.unit.cluster.test_forwarding import ALICE, Recording, create_topics, embedded, parts
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -48,6 +53,29 @@ def test_a_client_without_cluster_action_is_no_broker() -> None:
         controller.services.authorizer = Recording()
         of_client = await codes(controller, broker.node.broker_id, broker.node.registrar.epoch, Caller(ALICE))
         assert of_client == {ErrorCode.cluster_authorization_failed}
+
+    run(scenario)
+
+
+def test_the_quota_of_all_users_is_none_of_brokers() -> None:
+    """A muted broker would delay the requests of clients that it forwards, the ISRs of its partitions, and markers."""
+
+    async def scenario(plane: ControlPlane) -> None:
+        broker, controller = await parts(plane)
+        controller.services.authorizer = Recording(AclOperation.create)
+        controller.services.quotas.replace([ClientQuota((("user", None),), {"request_percentage": 1e-6})])
+        sent = [
+            *requests(broker.node.broker_id, broker.node.registrar.epoch),
+            envelope_request(embedded(create_topics("a")), serialize_principal(ALICE), b"\0" * 4),
+        ]
+        of_broker, of_client = Caller(BROKER), Caller(ALICE)
+        for each in sent:
+            await controller.answer(each, of_broker)
+            await controller.answer(each, of_client)
+        await controller.answer(write_txn_markers_request([]), of_broker)
+        assert of_broker.muted_ms == []
+        # Who is refused is no broker.
+        assert len(of_client.muted_ms) == len(sent)
 
     run(scenario)
 
