@@ -43,6 +43,8 @@ class Caller:
         self.listener = listener
         self.sasl = None
         self.muted_ms: list[int] = []
+        #: Hosts whose refused requests count.
+        self.refused: list[str] = []
 
     def keep_request_memory(self) -> bool:
         return False
@@ -50,8 +52,9 @@ class Caller:
     def release_request_memory(self) -> None:
         pass
 
-    def logs_refusal(self) -> bool:
-        return True
+    def logs_refusal(self, host: str) -> bool:
+        self.refused.append(host)
+        return len(self.refused) == 1
 
     def mute(self, wait_ms: int) -> None:
         self.muted_ms.append(wait_ms)

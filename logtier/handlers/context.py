@@ -54,6 +54,8 @@ class EmbeddedRequest:
     client_host: str
     #: The listener of the forwarding broker's connection: no forwarded API depends on the client's.
     listener: ListenerSecurity
+    #: That connection; it counts the rejected requests of its clients.
+    connection: "Connection | None" = None
 
 
 AnswerEmbedded = Callable[[EmbeddedRequest], Awaitable[tuple[bytes, Sequence[int]]]]
@@ -109,8 +111,8 @@ class Services:
 class Connection(Reader, Protocol):
     """The connection of a request."""
 
-    def logs_refusal(self) -> bool:
-        """Count a rejected request; return whether to log it."""
+    def logs_refusal(self, host: str) -> bool:
+        """Count a rejected request of a host; return whether to log it."""
 
 
 class RequestContext:
@@ -188,10 +190,11 @@ class RequestContext:
             self.answer_errors = []
         self.answer_errors.append(code)
 
-    def log_refusal(self, what: str, error: KafkaError) -> None:
+    def log_refusal(self, what: str, error: KafkaError, level: int = logging.WARNING) -> None:
         """Log a rejection; of many rejections of one address only the first ones."""
-        if self.reader is None or self.reader.logs_refusal():
-            logger.warning(
+        if logger.isEnabledFor(level) and (self.reader is None or self.reader.logs_refusal(self.client_host)):
+            logger.log(
+                level,
                 "refused %s of client %s at %s: %s",
                 what,
                 shown(str(self.client_id)),

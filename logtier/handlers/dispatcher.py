@@ -283,6 +283,8 @@ class Dispatcher:
                 f"{messages.api_name(header.api_key)} of {len(frame)} bytes is too large to be forwarded to the "
                 f"controller ({FORWARDED_BYTES_MAX} at most); split it"
             )
+        if context.loop_time is not None:
+            context.loop_time.pause()
         is_urgent = len(frame) > LONG_REQUEST_BYTES and connection.keep_request_memory()
         request = b""
         try:
@@ -357,6 +359,7 @@ class Dispatcher:
             embedded.principal,
             embedded.listener,
         )
+        context.reader = embedded.connection
         parts = await self._handle_here(route, header, embedded.frame, context, _ForwardedClient())
         response = b"".join(cast("Sequence[bytes]", parts))
         return response[_LENGTH.size :], context.error_codes

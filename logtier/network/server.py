@@ -336,9 +336,9 @@ class ClientConnection:
         """Whether cold records can be sent at present without the event loop waiting for the device."""
         return self._stream is not None and self._stream.sends_cold()
 
-    def logs_refusal(self) -> bool:
-        """Count a rejected request; return whether to log it."""
-        return self._server.logs_refusal(self.peer_host)
+    def logs_refusal(self, host: str) -> bool:
+        """Count a rejected request of this client, or of one for which it speaks; return whether to log it."""
+        return self._server.logs_refusal(host)
 
     def keep_request_memory(self) -> bool:
         """Keep the request being dispatched in the budget of received requests until its release.

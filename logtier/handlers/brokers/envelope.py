@@ -30,11 +30,13 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         _principal(request.request_principal),
         _host(request.client_host_address),
         context.listener,
+        context.reader,
     )
     try:
         response, error_codes = await services.answer_embedded(embedded)
     except ProtocolViolationError as error:
-        logger.warning("a request that %s forwarded cannot be read: %s", context.client_host, error)
+        if context.reader is None or context.reader.logs_refusal(embedded.client_host):
+            logger.warning("a request that %s forwarded cannot be read: %s", context.client_host, error)
         raise KafkaError(ErrorCode.invalid_request, str(error)) from error
     if ErrorCode.not_controller in error_codes:
         return {"error_code": ErrorCode.not_controller, "response_data": None}

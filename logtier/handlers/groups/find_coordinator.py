@@ -1,6 +1,5 @@
 """FindCoordinator: the coordinator of a group or a transactional id; the first request creates its topic."""
 
-import logging
 from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
@@ -17,8 +16,6 @@ _BATCHED_FROM = 4
 _GROUP = 0
 _TRANSACTION = 1
 _SHARE = 2
-
-log = logging.getLogger(__name__)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
@@ -65,11 +62,7 @@ async def _find(key: str, key_type: int, context: RequestContext) -> BrokerRegis
         return await context.services.transactions.find(key)
     if key_type == _SHARE:
         # Not coordinator_not_available, which clients would retry until their timeout.
-        log.warning(
-            "refused FindCoordinator of client %s at %s for %r: share groups are not supported",
-            context.client_id,
-            context.client_host,
-            key[:249],
-        )
-        raise KafkaError(ErrorCode.unsupported_version, "share groups are not supported by this release")
+        refusal = KafkaError(ErrorCode.unsupported_version, "share groups are not supported by this release")
+        context.log_refusal(f"FindCoordinator for {key[:249]!r}", refusal)
+        raise refusal
     raise KafkaError(ErrorCode.invalid_request, f"unknown coordinator type {key_type}")

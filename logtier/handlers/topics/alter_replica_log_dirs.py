@@ -39,7 +39,7 @@ def _alter(topic_partition: TopicPartition, path: str, context: RequestContext) 
     try:
         context.services.replica_manager.log_dirs.alter(topic_partition, path)
     except KafkaError as error:
-        logger.warning("refused a move of %s of client %s: %s", topic_partition, context.client_id, error)
+        context.log_refusal(f"a move of {topic_partition}", error)
         return error.code
     except OSError as error:
         logger.error("%s cannot be moved to %s: %s", topic_partition, path, error)

@@ -14,8 +14,6 @@ VERSIONS = (0, 4)
 #: Earlier versions report a fenced producer as INVALID_PRODUCER_EPOCH.
 _FENCED_FROM = 2
 
-log = logging.getLogger(__name__)
-
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Add the group's partition of `__consumer_offsets`."""
@@ -31,7 +29,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             request.transactional_id, producer, {partition}, client_version=TRANSACTION_VERSION_CLASSIC
         )
     except KafkaError as error:
-        log.info("refused AddOffsetsToTxn of client %s at %s: %s", context.client_id, context.client_host, error)
+        context.log_refusal("AddOffsetsToTxn", error, logging.INFO)
         if error.code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
             return {"error_code": ErrorCode.invalid_producer_epoch}
         return {"error_code": error.code}

@@ -28,8 +28,6 @@ _BATCHED_FROM = 4
 #: Earlier versions report a fenced producer as INVALID_PRODUCER_EPOCH.
 _FENCED_FROM = 2
 
-log = logging.getLogger(__name__)
-
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Add the partitions of each transaction, all or none."""
@@ -97,7 +95,7 @@ async def _transaction(
             added = [VerifiedPartition(transactional_id, *producer, key, adds=True) for key in wanted]
             await asyncio.gather(*filter(None, map(transactions.verify_partition, added)))
     except KafkaError as error:
-        log.info("refused AddPartitionsToTxn of client %s at %s: %s", context.client_id, context.client_host, error)
+        context.log_refusal("AddPartitionsToTxn", error, logging.INFO)
         code = error.code
         if code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
             code = ErrorCode.invalid_producer_epoch

@@ -26,8 +26,6 @@ _EPOCH_BUMPS_FROM = 5
 #: Earlier versions report a fenced producer as INVALID_PRODUCER_EPOCH.
 _FENCED_FROM = 2
 
-log = logging.getLogger(__name__)
-
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """End the producer's transaction."""
@@ -42,7 +40,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             client_version=TRANSACTION_VERSION_WITH_EPOCH_BUMPS if has_bumps else TRANSACTION_VERSION_CLASSIC,
         )
     except KafkaError as error:
-        log.info("refused EndTxn of client %s at %s: %s", context.client_id, context.client_host, error)
+        context.log_refusal("EndTxn", error, logging.INFO)
         if error.code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
             return _refused(ErrorCode.invalid_producer_epoch)
         return _refused(error.code)

@@ -20,8 +20,6 @@ VERSIONS = (0, 5)
 #: Earlier versions report a fenced producer as INVALID_PRODUCER_EPOCH.
 _FENCED_FROM = 4
 
-log = logging.getLogger(__name__)
-
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Allocate an id and an epoch."""
@@ -31,7 +29,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         code = error.code
         # Often the previous transaction is still being aborted at a start: the client retries.
         level = logging.INFO if code is ErrorCode.concurrent_transactions else logging.WARNING
-        log.log(level, "no producer id for client %s at %s: %s", context.client_id, context.client_host, error)
+        context.log_refusal("InitProducerId", error, level)
         if code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
             code = ErrorCode.invalid_producer_epoch
         return {"error_code": code, "producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}

@@ -40,8 +40,6 @@ _PASSING: Final = frozenset(
     {ErrorCode.network_exception, ErrorCode.not_coordinator, ErrorCode.coordinator_not_available}
 )
 
-log = logging.getLogger(__name__)
-
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Commit the offsets of existing partitions; unknown partitions and too long metadata are rejected separately."""
@@ -56,7 +54,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         try:
             await _commit(request, requested.commits, context)
         except KafkaError as error:
-            log.info("refused TxnOffsetCommit of client %s at %s: %s", context.client_id, context.client_host, error)
+            context.log_refusal("TxnOffsetCommit", error, logging.INFO)
             requested.refuse(_told(error.code, context))
     return {"topics": requested.answers}
 

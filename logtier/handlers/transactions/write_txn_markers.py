@@ -11,6 +11,7 @@ from typing import Any, Final
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.security.audit_log import shown
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from headwater.logtier.transaction.markers import Marker
 
@@ -79,13 +80,13 @@ async def _write(marker: Any, context: RequestContext) -> dict[TopicPartition, E
             partitions,
         )
     for topic_partition, error in refused.items():
-        log.warning("refused a %s in %s of client %s: %s", what, topic_partition, context.client_id, error)
+        context.log_refusal(f"a {what} in {topic_partition}", error)
     if context.api_version < _TRANSACTION_VERSION_FROM:
         for topic_partition in partitions:
             if topic_partition not in refused:
                 log.info(
                     "client %s at %s: %s of producer %d (epoch %d) in %s",
-                    context.client_id,
+                    shown(str(context.client_id)),
                     context.client_host,
                     what,
                     marker.producer_id,

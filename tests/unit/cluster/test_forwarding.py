@@ -106,6 +106,24 @@ def embedded(request: Request[Any], client: str = "tester") -> bytes:
     return header + len(client).to_bytes(2) + client.encode() + (b"\0" if request.flexible else b"") + request.body
 
 
+def test_refusals_of_forwarded_requests_do_not_fill_the_log_of_the_controller(caplog: pytest.LogCaptureFixture) -> None:
+    """They count for the client's host, as those of its own connections do, and with those that cannot be read."""
+
+    async def scenario(plane: ControlPlane) -> None:
+        _, controller = await parts(plane)
+        controller.services.authorizer = Recording()
+        connection = Caller(BROKER)
+        refused = embedded(kio_request(55, 0, {"topics": ()}))
+        for request_data in (refused, refused, embedded(create_topics("a"))[:-9]):
+            await controller.answer(envelope_request(request_data, serialize_principal(ALICE), b"\1\2\3\4"), connection)
+        assert connection.refused[:2] == ["1.2.3.4"] * 2
+        assert connection.refused.count("1.2.3.4") == 3
+
+    caplog.set_level(logging.WARNING)
+    run(scenario)
+    assert len(caplog.records) == 1
+
+
 METADATA = kio_request(
     3,
     12,
@@ -249,6 +267,23 @@ def test_the_clients_quota_of_mutations_is_the_controllers_and_the_broker_mutes_
         assert waits[-1] > 0
         assert caller.muted_ms == [wait for wait in waits if wait]
         assert broker.services.metrics.api(19).errors[0] == 4
+
+    run(scenario)
+
+
+def test_a_client_is_not_charged_for_the_time_of_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its quota is one of the broker's time: it would be muted because the controller was away."""
+
+    async def scenario(plane: ControlPlane) -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr("headwater.logtier.handlers.loop_time.perf_counter_ns", lambda: int(loop.time() * 1e9))
+        broker, _ = await parts(plane)
+        broker.services.quotas.replace([ClientQuota((("user", "alice"),), {"request_percentage": 50})])
+        plane.network.loses_answer = lambda *_: True
+        caller = Caller(ALICE)
+        answer = await broker.answer(create_topics("a"), caller)
+        assert answer.topics[0].error_code == ErrorCode.request_timed_out
+        assert caller.muted_ms == []
 
     run(scenario)
 

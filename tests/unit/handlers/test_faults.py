@@ -51,7 +51,7 @@ class Asked:
             quotas=ClientQuotas(), metrics=self._metrics, clock=SystemClock(), session_watch=None
         )
         connection = SimpleNamespace(
-            sasl=None, peer_host="here", principal="User:a", listener=None, logs_refusal=lambda: True
+            sasl=None, peer_host="here", principal="User:a", listener=None, logs_refusal=lambda _: True
         )
 
         async def main() -> Any:

@@ -186,7 +186,7 @@ def connection_of(principal: str) -> SimpleNamespace:
         principal=principal,
         sasl=None,
         listener=PLAINTEXT_LISTENER,
-        logs_refusal=lambda: False,
+        logs_refusal=lambda _: False,
         keep_request_memory=lambda: False,
         release_request_memory=lambda: None,
     )

@@ -256,6 +256,17 @@ def test_partitions_are_refused_to_who_may_not_write(
     assert not world.coordinator.asked
 
 
+def test_what_an_unauthorized_client_says_fills_no_log_and_forges_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(None, (AclOperation.write, ResourceType.transactional_id))
+    context = RequestContext(world.services, init_producer_id.API_KEY, 4, 1, "c\nERROR: all is lost", "h", "User:a")
+    told = iter([True, True, False])
+    context.reader = some(logs_refusal=lambda host: next(told))
+    for _ in range(3):
+        asyncio.run(init_producer_id.handle(init(), context))
+    assert len(caplog.records) == 2
+    assert all("\n" not in record.getMessage() for record in caplog.records)
+
+
 def test_only_brokers_send_several_transactions() -> None:
     world = World(None, (AclOperation.cluster_action, ResourceType.cluster))
     with pytest.raises(KafkaError, match="cluster_authorization_failed"):

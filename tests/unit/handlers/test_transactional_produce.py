@@ -457,7 +457,7 @@ class Telling:
     def sends_cold(self) -> bool:
         return False
 
-    def logs_refusal(self) -> bool:
+    def logs_refusal(self, _: str) -> bool:
         self.refusals += 1
         return self.refusals <= self.lines
 

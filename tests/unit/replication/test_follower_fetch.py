@@ -290,7 +290,7 @@ def test_cold_records_of_a_follower_never_go_through_the_sender_of_cold_records(
                 topics=[SimpleNamespace(topic_id=TOPIC_ID, partitions=[SimpleNamespace(**wire(position(0)))])],
             )
             context = node.context(fetch.API_KEY, 18)
-            context.reader = SimpleNamespace(cold_fetches=0, sends_cold=lambda: True, logs_refusal=lambda: True)
+            context.reader = SimpleNamespace(cold_fetches=0, sends_cold=lambda: True, logs_refusal=lambda _: True)
             answer = asyncio.ensure_future(awaited(fetch.handle(request, context)))
             await settle()
             if wait_ms:
