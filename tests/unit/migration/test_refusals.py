@@ -11,14 +11,20 @@ import orjson
 import pytest
 
 from headwater.cli.main import main
+from headwater.cli.shell.errors import CliError
+from headwater.cli.verbs.cluster_migrate import check_rights
 from headwater.cluster_folder import check_folder
 from headwater.folder_lock import lock_folder
+from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.journal import HEADER, encode_entry
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.metadata.paths import CONTROLLER_EPOCH, TOPICS, known_broker_path, topic_path
 from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
 from headwater.logtier.metadata.topic_nodes import chunk_path
 from headwater.logtier.runtime.disk import DirectoryEntry, RealDisk
+from headwater.logtier.security.acls import AclBinding, PatternType, PermissionType
+from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
+from headwater.logtier.security.sasl_session import ANONYMOUS
 from headwater.migration.migrate import Migrating
 from headwater.migration.one_node_folder import MigrationError
 from headwater.migration_journal import MIGRATION_FOLDER
@@ -215,4 +221,55 @@ def test_the_plan_is_shown_first_and_a_script_has_to_confirm(
     assert f"move {len([name for name in os.listdir(node_folder) if name[0] != '_']) - 1} files and folders" in shown
     assert main(["cluster", "migrate", "--data", str(node_folder)]) == 2
     assert f"would migrate {node_folder}; give --yes to confirm" in capsys.readouterr().err
+    assert tree(node_folder) == before
+
+
+def brokers_may(*operations: AclOperation) -> list[AclBinding]:
+    return [
+        AclBinding(ResourceType.cluster, CLUSTER_NAME, PatternType.literal, ANONYMOUS, "*", each, PermissionType.allow)
+        for each in operations
+    ]
+
+
+AUTHORIZER = "authorizer.class.name: org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+LISTENER_WITH_LOGIN = "listener.security.protocol.map: PLAINTEXT:SASL_PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    ("lines", "rules", "is_refused"),
+    [
+        ("", [], False),
+        (AUTHORIZER, [], True),
+        (f"{AUTHORIZER}\nsuper.users: User:admin", [], True),
+        (f"{AUTHORIZER}\nsuper.users: User:admin;User:ANONYMOUS", [], False),
+        (f"{AUTHORIZER}\nallow.everyone.if.no.acl.found: true", [], False),
+        (f"{AUTHORIZER}\nallow.everyone.if.no.acl.found: true", brokers_may(AclOperation.describe), True),
+        (AUTHORIZER, brokers_may(AclOperation.cluster_action), True),
+        (AUTHORIZER, brokers_may(AclOperation.cluster_action, AclOperation.create), False),
+        # The brokers have another name.
+        (f"{AUTHORIZER}\n{LISTENER_WITH_LOGIN}", [], False),
+    ],
+)
+def test_a_cluster_whose_brokers_could_not_replicate_is_not_begun(
+    lines: str, rules: list[AclBinding], is_refused: bool, tmp_path: Path
+) -> None:
+    properties = tmp_path / "broker.yaml"
+    properties.write_text(lines)
+    image = MetadataImage(acls={str(place): each for place, each in enumerate(rules)})
+    if is_refused:
+        with pytest.raises(CliError, match=r"User:ANONYMOUS.*super\.users"):
+            check_rights(str(properties), image)
+    else:
+        check_rights(str(properties), image)
+
+
+def test_a_node_whose_rules_do_not_name_the_brokers_stays_one(
+    node_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    properties = tmp_path / "broker.yaml"
+    properties.write_text(AUTHORIZER)
+    monkeypatch.setenv("HEADWATER_BROKER_CONFIG", str(properties))
+    before = tree(node_folder)
+    assert main(["cluster", "migrate", "--data", str(node_folder), "-y"]) == 2
+    assert "add User:ANONYMOUS to super.users" in capsys.readouterr().err
     assert tree(node_folder) == before
