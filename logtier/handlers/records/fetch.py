@@ -70,6 +70,9 @@ def handle(request: Any, context: RequestContext) -> list[Part] | asyncio.Future
     session = context.services.fetch_sessions.find(session_id, epoch, by_topic_id=_is_by_id(context))
     if isinstance(session, ErrorCode):
         return _refuse(session, context)
+    if session.is_privileged != _is_of_replica(request):
+        # Its partitions are those of a replica, or of a consumer, and are read as such.
+        return _refuse(ErrorCode.fetch_session_id_not_found, context)
     return _go_on(session, request, context)
 
 
@@ -82,11 +85,15 @@ def _begin_session(request: Any, context: RequestContext) -> list[Part] | asynci
     def respond(fetched: Fetched) -> list[Part]:
         # Only now: a client that disconnects during the wait takes no slot.
         services = context.services
+        is_of_replica = _is_of_replica(request)
+        if is_of_replica and not context.is_authorized(
+            AclOperation.cluster_action, ResourceType.cluster, log_denied=False
+        ):
+            return _encode(wanted, fetched, context)
         session = services.fetch_sessions.create(
             tuple(asked.items()),
             by_topic_id=_is_by_id(context),
-            is_privileged=_replica_id(request) != CONSUMER
-            and context.is_authorized(AclOperation.cluster_action, ResourceType.cluster, log_denied=False),
+            is_privileged=is_of_replica,
             now_ms=services.clock.now_ms(),
         )
         if session is None:
@@ -204,6 +211,11 @@ def _replica_id(request: Any) -> int:
     return replica_id if state is None else state.replica_id
 
 
+def _is_of_replica(request: Any) -> bool:
+    """Whether the request needs the right of brokers, and not those of consumers."""
+    return _replica_id(request) != CONSUMER
+
+
 def _follower(request: Any) -> FetchingFollower:
     """Return the broker of a replica's request; its epoch is known from version 15 on (KIP-903)."""
     state = getattr(request, "replica_state", None)
@@ -308,7 +320,7 @@ def _permitted(wanted: list[FetchPartition], request: Any, context: RequestConte
         wanted = [_without_zstd(each, context) for each in wanted]
     if context.services.authorizer is None:
         return wanted
-    is_replica = _replica_id(request) != CONSUMER
+    is_replica = _is_of_replica(request)
     allowed: dict[str, bool] = {}
     checked = []
     for each in wanted:

@@ -248,6 +248,24 @@ def test_a_replica_needs_the_right_of_brokers(world: World) -> None:
     assert answer[2] is ErrorCode.topic_authorization_failed
 
 
+def test_who_only_claims_to_be_a_replica_reads_no_more_than_a_consumer(world: World) -> None:
+    """A session begun as a replica would read to the log end as a consumer, who needs no right of brokers."""
+    world.services.authorizer = Denying((AclOperation.cluster_action, ResourceType.cluster, "kafka-cluster"))
+    consumer = Consumer(world, BY_NAME)
+    assert [answer[2] for answer in consumer.fetch(ALL[:2], replica_id=2)] == [ErrorCode.topic_authorization_failed] * 2
+    assert consumer.session == (0, 0)
+
+
+def test_a_session_stays_that_of_a_replica_or_of_a_consumer(world: World) -> None:
+    as_replica, as_consumer = Consumer(world, BY_NAME), Consumer(world, BY_NAME)
+    as_replica.fetch(ALL[:2], replica_id=2)
+    as_consumer.fetch(ALL[:2])
+    assert as_replica.refused(as_replica.session) is ErrorCode.fetch_session_id_not_found
+    fields = fields_of(BY_NAME, as_consumer.session, (), replica_id=2)
+    assert world.ask(fetch, BY_NAME, **fields).error_code is ErrorCode.fetch_session_id_not_found
+    assert as_consumer.fetch() == []
+
+
 def test_an_incremental_fetch_waits_for_any_partition_of_its_session(world: World) -> None:
     async def scenario() -> Any:
         full = await world.answer(fetch, BY_ID, **fields_of(BY_ID, (0, 0), ALL))
