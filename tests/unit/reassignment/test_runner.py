@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -295,3 +295,21 @@ def test_replicas_move_between_folders_and_are_created_in_the_planned_ones() -> 
     assert run(cluster, balance_plan(snapshot, BalanceBand(10, 0))).failures == {}
     places = sorted((broker, path) for (_, broker), path in cluster.dirs.items())
     assert places == sorted([(1, "a"), (1, "b"), (2, "a"), (2, "b")] * 2)
+
+
+def test_a_drain_of_many_replicas_asks_brokers_about_the_running_copies_only() -> None:
+    """A broker refuses a request about more than 20,000 partitions, and would look as if it were away."""
+    cluster = a_cluster(partitions=60)
+    asked: list[int] = []
+    original = cluster.log_dirs
+
+    def log_dirs(broker_id: int, topics: Mapping[str, Sequence[int]] | None = None) -> object:
+        if topics is not None:
+            asked.append(sum(map(len, topics.values())))
+        return original(broker_id, topics)
+
+    cluster.log_dirs = log_dirs  # type: ignore[method-assign, assignment]
+    result = run(cluster, concurrent_moves=3)
+    assert result.failures == {}
+    assert result.progress.moved_replicas == 40
+    assert 0 < max(asked) <= 6

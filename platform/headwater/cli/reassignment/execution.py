@@ -133,6 +133,11 @@ class PlanExecution:
             and all(each.is_over for each in self._log_dirs)
         )
 
+    @property
+    def changing_dirs(self) -> set[TopicPartition]:
+        """Partitions of which a replica moves to another folder now."""
+        return {each.move.key for each in self._log_dirs if each.is_started and not each.is_over}
+
     def observe(self, seen: ClusterObservation) -> NextMoves:
         """Take in the state of the cluster; return the moves to start, which then count as running."""
         for state in self._states.values():
