@@ -279,9 +279,13 @@ class PlanExecution:
             if obstacle:
                 obstacles.append((state, obstacle))
                 continue
-            ends = _ends(move.added, seen.snapshot.partitions.get(move.key))
-            if any(busy[each] >= self._limit for each in ends):
+            part = seen.snapshot.partitions.get(move.key)
+            ends = _ends(move.added, part)
+            # The reassignment that this one replaces: it may wait for a dead broker, and would be in its own way.
+            replaced = _ends(seen.running[move.key].adding, part) if move.key in seen.running else set()
+            if any(busy[each] - (each in replaced) >= self._limit for each in ends):
                 continue
+            busy.subtract(replaced)
             busy.update(ends)
             for broker_id in move.added:
                 reserved[broker_id] += move.size_bytes
