@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -295,3 +295,39 @@ def test_replicas_move_between_folders_and_are_created_in_the_planned_ones() -> 
     assert run(cluster, balance_plan(snapshot, BalanceBand(10, 0))).failures == {}
     places = sorted((broker, path) for (_, broker), path in cluster.dirs.items())
     assert places == sorted([(1, "a"), (1, "b"), (2, "a"), (2, "b")] * 2)
+
+
+def test_a_drain_of_many_replicas_asks_brokers_about_the_running_copies_only() -> None:
+    """A broker refuses a request about more than 20,000 partitions, and would look as if it were away."""
+    cluster = a_cluster(partitions=60)
+    asked: list[int] = []
+    original = cluster.log_dirs
+
+    def log_dirs(broker_id: int, topics: Mapping[str, Sequence[int]] | None = None) -> object:
+        if topics is not None:
+            asked.append(sum(map(len, topics.values())))
+        return original(broker_id, topics)
+
+    cluster.log_dirs = log_dirs  # type: ignore[method-assign, assignment]
+    result = run(cluster, concurrent_moves=3)
+    assert result.failures == {}
+    assert result.progress.moved_replicas == 40
+    assert 0 < max(asked) <= 6
+
+
+def test_a_running_move_that_is_planned_anew_does_not_occupy_the_place_that_it_needs() -> None:
+    """A balance onto a broker that then dies for good leaves as many reassignments as one leader may send."""
+    cluster = a_cluster(partitions=12)
+    of_1 = [key for key, leader in sorted(cluster.leaders.items()) if leader == 1]
+    for key in of_1[:2]:
+        cluster.targets[key] = (1, 4)
+    cluster.away.add(4)
+    snapshot, running = read_cluster(cluster)
+    plan = drain_plan(snapshot, [4])
+    assert {each.key for each in plan.moves} == {*of_1[:2]}
+    lines: list[str] = []
+    cluster.interrupt_at_s = 300.0
+    runner = PlanRunner(cluster, cluster, lines.append, cluster.uninterrupted)
+    result = runner.run(plan, snapshot, running, concurrent_moves=2, throttle_bytes=None)
+    assert result.failures == {}, lines
+    assert on_broker(cluster, 4) == 0

@@ -133,6 +133,11 @@ class PlanExecution:
             and all(each.is_over for each in self._log_dirs)
         )
 
+    @property
+    def changing_dirs(self) -> set[TopicPartition]:
+        """Partitions of which a replica moves to another folder now."""
+        return {each.move.key for each in self._log_dirs if each.is_started and not each.is_over}
+
     def observe(self, seen: ClusterObservation) -> NextMoves:
         """Take in the state of the cluster; return the moves to start, which then count as running."""
         for state in self._states.values():
@@ -274,9 +279,13 @@ class PlanExecution:
             if obstacle:
                 obstacles.append((state, obstacle))
                 continue
-            ends = _ends(move.added, seen.snapshot.partitions.get(move.key))
-            if any(busy[each] >= self._limit for each in ends):
+            part = seen.snapshot.partitions.get(move.key)
+            ends = _ends(move.added, part)
+            # The reassignment that this one replaces: it may wait for a dead broker, and would be in its own way.
+            replaced = _ends(seen.running[move.key].adding, part) if move.key in seen.running else set()
+            if any(busy[each] - (each in replaced) >= self._limit for each in ends):
                 continue
+            busy.subtract(replaced)
             busy.update(ends)
             for broker_id in move.added:
                 reserved[broker_id] += move.size_bytes

@@ -61,24 +61,29 @@ def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
 
 
 def read_observation(
-    admin: ReplicaAdmin, sizes: Mapping[TopicPartition, int], asked_dirs: Collection[int]
+    admin: ReplicaAdmin,
+    sizes: Mapping[TopicPartition, int],
+    asked_dirs: Collection[int],
+    changing_dirs: Collection[TopicPartition] = (),
 ) -> ClusterObservation:
     """Return the present state of some partitions.
 
     Args:
         sizes: Partitions of the plan, with their sizes when it was made.
         asked_dirs: Brokers whose folders are read.
+        changing_dirs: Partitions with replicas that move between folders.
     """
     running = _running(admin)
-    by_topic = partitions_by_topic(sizes)
-    brokers, assigned = admin.assignments(by_topic)
+    brokers, assigned = admin.assignments(partitions_by_topic(sizes))
+    # Only what changes: a broker refuses a request about more partitions than 20,000, and this one is sent every time.
+    changing = partitions_by_topic({*changing_dirs, *(key for key in running if key in sizes)})
     present: dict[int, BrokerSnapshot] = {}
     places: dict[TopicPartition, dict[int, str]] = {}
     copied: dict[tuple[TopicPartition, int], int] = {}
     for broker_id, broker in brokers.items():
         folders: tuple[LogDirSnapshot, ...] = ()
         if broker_id in asked_dirs:
-            found = admin.log_dirs(broker_id, by_topic)
+            found = admin.log_dirs(broker_id, changing)
             if found is None:
                 continue
             folders = _folders(found)

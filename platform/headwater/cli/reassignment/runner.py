@@ -130,7 +130,7 @@ class PlanRunner:
     def _round(
         self, execution: PlanExecution, sizes: Mapping[TopicPartition, int], dirs: Collection[int]
     ) -> ClusterObservation:
-        seen = read_observation(self._admin, sizes, dirs)
+        seen = read_observation(self._admin, sizes, dirs, execution.changing_dirs)
         todo = execution.observe(seen)
         self._start(execution, todo.moves)
         self._start_dirs(todo.log_dir_moves)
