@@ -22,11 +22,13 @@ from tests.bench.log_tier import (
     brokers_per_core,
     cluster,
     earlier,
+    failover,
     fresh,
     kernel_share,
     large_cluster,
     latency,
     message_queues,
+    new_leaders,
     pinned,
     restart,
     scale,
@@ -61,11 +63,16 @@ class Options:
     quick: bool
     given_messages: int | None
     given_rounds: int | None
+    given_partitions: int | None = None
     earlier: Path | None = None
 
     def messages(self, usual: int, quick: int = 200_000) -> int:
         """Messages a round."""
         return self.given_messages or (quick if self.quick else usual)
+
+    def partitions(self, usual: int, quick: int) -> int:
+        """Partitions of one broker."""
+        return self.given_partitions or (quick if self.quick else usual)
 
     def rounds(self, usual: int) -> int:
         """Rounds that count."""
@@ -111,6 +118,8 @@ PARTS: dict[str, Part] = {
     "cluster-start": lambda f, o: cluster.measure_start(f, 2 if o.quick else 5),
     "brokers-per-core": lambda f, o: brokers_per_core.measure(f, o.messages(3_000_000), o.rounds(5)),
     "large-cluster": lambda f, o: large_cluster.measure(f, 5_000 if o.quick else 100_000, o.rounds(3)),
+    "failover": lambda f, o: failover.measure(f, o.rounds(3)),
+    "new-leaders": lambda f, o: new_leaders.measure(f, o.partitions(10_000, 1_000), o.rounds(3)),
     "soak": lambda f, o: soak.measure(f, 310 if o.quick else 1810),
 }
 #: What runs when nothing is asked for: some ten minutes. The others take longer, or much disk.
@@ -127,12 +136,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--drivers", default="java,python", help="java, python or both (default)")
     parser.add_argument("--messages", type=int, help="messages a round")
     parser.add_argument("--rounds", type=int, help="rounds that count")
+    parser.add_argument("--partitions", type=int, help="partitions of one broker, for the part `new-leaders`")
     parser.add_argument("--earlier", type=Path, help="root folder of an earlier checkout, for the part `earlier`")
     given = parser.parse_args(arguments)
     drivers = given.drivers.split(",")
     if not set(drivers) <= set(DRIVERS):
         parser.error(f"--drivers {given.drivers}: java, python or java,python")
-    options = Options(drivers, given.quick, given.messages, given.rounds, given.earlier)
+    options = Options(drivers, given.quick, given.messages, given.rounds, given.partitions, given.earlier)
     # So that the brokers are ended, too.
     signal.signal(signal.SIGTERM, _exit)
 

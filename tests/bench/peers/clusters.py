@@ -7,7 +7,7 @@ import contextlib
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,19 @@ from tests.bench.peers import apache_kafka, headwater_processes
 from tests.bench.peers.brokers import HEADWATER, KAFKA
 from tests.bench.processes import Child, Failed, cpu_seconds, free_port, resident_mib
 from tests.jars import java
+from tests.zookeeper import ServerOptions, running_zookeeper
 
 BROKERS = 3
 START_S = 120
+#: broker.session.timeout.ms of Kafka, by default.
+SESSION_MS = 9_000
+REPLICATION = {
+    "default.replication.factor": BROKERS,
+    "min.insync.replicas": BROKERS - 1,
+    "offsets.topic.replication.factor": BROKERS,
+    "transaction.state.log.replication.factor": BROKERS,
+    "transaction.state.log.min.isr": BROKERS - 1,
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,70 @@ def both(folder: Path) -> Iterator[list[Cluster]]:
         yield clusters
 
 
+@dataclass(frozen=True)
+class SeparateBrokers:
+    """A cluster whose brokers are stopped and started one by one.
+
+    Attributes:
+        brokers: Their processes by broker id.
+        ports: Their ports by broker id.
+        zookeeper: The address of ours.
+    """
+
+    name: str
+    brokers: Mapping[int, Child]
+    ports: Mapping[int, int]
+    zookeeper: str = ""
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def kill(self, broker_id: int) -> None:
+        """SIGKILL."""
+        self.brokers[broker_id].process.kill()
+        self.brokers[broker_id].process.wait()
+
+    def start_again(self, broker_id: int) -> None:
+        """Start a broker that has ended; it serves requests then."""
+        self.brokers[broker_id].restart()
+        self.brokers[broker_id].await_kafka(self.ports[broker_id])
+
+
+@contextlib.contextmanager
+def both_separate(folder: Path) -> Iterator[list[SeparateBrokers]]:
+    """Both clusters, each broker a process that nobody starts again; sessions of SESSION_MS on both sides."""
+    with contextlib.ExitStack() as ending:
+        kafka = _kafka(folder / "kafka", ending)
+        ports = [int(address.rpartition(":")[2]) for address in kafka.bootstrap.split(",")]
+        ids = range(1, BROKERS + 1)
+        theirs = SeparateBrokers(KAFKA, dict(zip(ids, kafka.children, strict=True)), dict(zip(ids, ports, strict=True)))
+        ours = ending.enter_context(separate_headwater(folder / "headwater"))
+        _await_all(kafka)
+        yield [theirs, ours]
+
+
+@contextlib.contextmanager
+def separate_headwater(folder: Path, zookeeper_heap: str = "512m") -> Iterator[SeparateBrokers]:
+    """Three brokers and a ZooKeeper, all registered."""
+    with contextlib.ExitStack() as ending:
+        zookeeper = ending.enter_context(running_zookeeper(folder / "zookeeper", ServerOptions(heap=zookeeper_heap)))
+        properties = {
+            "zookeeper.connect": f"{zookeeper.address}/bench",
+            "zookeeper.session.timeout.ms": str(SESSION_MS),
+            **{name: str(value) for name, value in REPLICATION.items()},
+        }
+        brokers, ports = {}, {}
+        for number in range(1, BROKERS + 1):
+            place = folder / f"broker-{number}"
+            child, port = headwater_processes.start_broker(place, properties | {"node.id": str(number)})
+            ending.callback(child.stop)
+            brokers[number], ports[number] = child, port
+        cluster = SeparateBrokers(HEADWATER, brokers, ports, zookeeper.address)
+        _await_all(Cluster(HEADWATER, list(brokers.values()), cluster.bootstrap))
+        yield cluster
+
+
 def _kafka(folder: Path, ending: contextlib.ExitStack) -> Cluster:
     """Three nodes that are brokers and controllers."""
     folder.mkdir(parents=True)
@@ -72,11 +146,7 @@ def _kafka(folder: Path, ending: contextlib.ExitStack) -> Cluster:
             "socket.send.buffer.bytes": 102_400,
             "socket.receive.buffer.bytes": 102_400,
             "group.initial.rebalance.delay.ms": 0,
-            "default.replication.factor": BROKERS,
-            "min.insync.replicas": BROKERS - 1,
-            "offsets.topic.replication.factor": BROKERS,
-            "transaction.state.log.replication.factor": BROKERS,
-            "transaction.state.log.min.isr": BROKERS - 1,
+            **REPLICATION,
         }
         config = folder / f"server-{number}.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
