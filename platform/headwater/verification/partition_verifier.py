@@ -79,6 +79,11 @@ class PartitionVerifier:
                 self._compare(state)
             except UnknownTopicError:
                 self._note_deletion()
+            except ClientError:
+                state = self._source.partitions(self._topic).get(self._partition)
+                if state is None or state.leader >= 0:
+                    raise
+                outcome.note = "it has lost its leader meanwhile"
         return outcome
 
     def _compare(self, state: PartitionReplicas) -> None:

@@ -6,7 +6,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from headwater.logtier.client.errors import BrokerConnectionError, ClientError, UnknownTopicError
+import pytest
+
+from headwater.logtier.client.errors import BrokerConnectionError, ClientError, RequestTimeoutError, UnknownTopicError
 from headwater.logtier.client.fetch_codec import CompletedFetch
 from headwater.logtier.records.batch import Record, build_batch, iterate_batches
 from headwater.verification.outcomes import PartitionOutcome
@@ -57,7 +59,7 @@ def answer(records: bytes, broker: ScriptedBroker, error_code: int = 0) -> Compl
 
 @dataclass
 class ScriptedCluster:
-    """The source of a verifier; time passes by its waits alone. `on_fetch` is called before each fetch."""
+    """The source of a verifier; time passes by its waits alone. `on_fetch` and `on_bounds` are called before."""
 
     brokers: dict[int, ScriptedBroker]
     isr: tuple[int, ...] = (1, 2, 3)
@@ -66,6 +68,7 @@ class ScriptedCluster:
     topic_id: uuid.UUID = field(default_factory=uuid.uuid4)
     exists: bool = True
     on_fetch: Callable[[], None] = lambda: None
+    on_bounds: Callable[[], None] = lambda: None
     time_s: float = 0.0
     fetch_bytes_max: int = 150
 
@@ -78,6 +81,7 @@ class ScriptedCluster:
         assert (topic, partition) == (TOPIC, 0)
         if not self.exists:
             raise UnknownTopicError(topic)
+        self.on_bounds()
         broker = self.brokers[self.leader]
         return broker.log_start_offset, broker.end_offset
 
@@ -303,3 +307,26 @@ def test_a_record_that_the_other_cleaner_has_removed_by_the_second_look_may_be_m
 
     found.on_fetch = clean
     assert found.verify(is_compacted=True).differences == []
+
+
+def test_a_partition_that_loses_its_leader_meanwhile_says_so_and_ends_alone() -> None:
+    source = cluster(log(*VALUES), log(*VALUES), log(*VALUES))
+
+    def lose_the_leader() -> None:
+        source.leader = -1
+        raise RequestTimeoutError("no leader for 60 s")
+
+    source.on_bounds = lose_the_leader
+    outcome = source.verify()
+    assert (outcome.note, outcome.differences, outcome.compared) == ("it has lost its leader meanwhile", [], ())
+
+
+def test_a_cluster_that_does_not_answer_ends_the_comparison() -> None:
+    source = cluster(log(*VALUES), log(*VALUES), log(*VALUES))
+
+    def fail() -> None:
+        raise RequestTimeoutError("no answer for 60 s")
+
+    source.on_bounds = fail
+    with pytest.raises(RequestTimeoutError):
+        source.verify()

@@ -42,8 +42,14 @@ def verify(topics: tuple[str, ...], cleaned: bool, output: str, bootstrap_server
     The in-sync replicas of each partition are read from their own brokers, from the log start to the high watermark,
     while producers, cleaners and retention continue. Replicas that are not in the ISR are listed and not compared.
     """
-    with cluster_client(VERB, bootstrap_servers, api_timeout_ms=API_TIMEOUT_MS) as cluster:
-        outcomes = _compare(cluster, topics, cleaned=cleaned)
+    outcomes: list[PartitionOutcome] = []
+    try:
+        with cluster_client(VERB, bootstrap_servers, api_timeout_ms=API_TIMEOUT_MS) as cluster:
+            _compare(cluster, topics, outcomes, cleaned=cleaned)
+    except BaseException:
+        if outcomes:  # what was found before the run failed or was interrupted
+            _show(outcomes, output)
+        raise
     _show(outcomes, output)
     different = sum(len(outcome.differences) for outcome in outcomes)
     if different:
@@ -52,7 +58,10 @@ def verify(topics: tuple[str, ...], cleaned: bool, output: str, bootstrap_server
         raise CliError(VERB, counted, fix, exit_code=EXIT_FAILED)
 
 
-def _compare(cluster: ClusterClient, names: tuple[str, ...], *, cleaned: bool) -> list[PartitionOutcome]:
+def _compare(
+    cluster: ClusterClient, names: tuple[str, ...], outcomes: list[PartitionOutcome], *, cleaned: bool
+) -> None:
+    """Compare the partitions of topics, and add what is found of each."""
     from headwater.logtier.client.configs import topic_configs
     from headwater.logtier.client.errors import UnknownTopicError
     from headwater.verification.partition_verifier import PartitionVerifier
@@ -64,7 +73,6 @@ def _compare(cluster: ClusterClient, names: tuple[str, ...], *, cleaned: bool) -
     except UnknownTopicError as error:
         raise CliError(VERB, str(error)) from None
     progress = _Progress(len(partitions))
-    outcomes: list[PartitionOutcome] = []
     policies: dict[str, str] = {}
     for topic, partition in partitions:
         if topic not in policies:
@@ -73,7 +81,6 @@ def _compare(cluster: ClusterClient, names: tuple[str, ...], *, cleaned: bool) -
         progress.begin(f"{topic}-{partition}", len(outcomes))
         verifier = PartitionVerifier(replicas, topic, partition, is_compacted=is_compacted, progress=progress.read)
         outcomes.append(verifier.run())
-    return outcomes
 
 
 def _show(outcomes: list[PartitionOutcome], output: str) -> None:
