@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from headwater.cli.reassignment.snapshot import ClusterSnapshot
 from headwater.logtier.client.cluster import TopicPartition as ClientKey
-from headwater.logtier.client.errors import BrokerConnectionError
+from headwater.logtier.client.errors import BrokerConnectionError, broker_error
 from headwater.logtier.client.ongoing_reassignment import OngoingReassignment
 from headwater.logtier.client.replicas import (
     AssignedPartition,
@@ -18,6 +18,7 @@ from headwater.logtier.client.replicas import (
     ReplicaRefusal,
     ReplicaSize,
 )
+from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 TOPIC, BROKER = 2, 4
@@ -55,6 +56,7 @@ class ReassigningCluster(ReplicaAdmin):
         self.outage_s = 0.0
         self.interrupt_at_s: float | None = None
         self.stuck: set[TopicPartition] = set()
+        self.hidden_topics: set[str] = set()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -113,9 +115,11 @@ class ReassigningCluster(ReplicaAdmin):
             for each in self.snapshot.brokers.values()
             if each.broker_id not in self.away
         }
+        if wanted is not None and wanted & self.hidden_topics:
+            raise broker_error(ErrorCode.topic_authorization_failed, "the metadata of a topic")
         found = []
         for key, replicas in self.replicas.items():
-            if wanted is None or key.topic in wanted:
+            if key.topic not in self.hidden_topics if wanted is None else key.topic in wanted:
                 target = self.targets.get(key, ())
                 both = (*target, *(each for each in replicas if each not in target)) if target else replicas
                 in_sync = tuple(each for each in both if each in brokers and (each in replicas))

@@ -15,7 +15,7 @@ from headwater.cli.reassignment.reading import read_cluster
 from headwater.cli.reassignment.runner import OUTAGE_MAX_S, PlanResult, PlanRunner
 from headwater.cli.reassignment.snapshot import LogDirSnapshot
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
-from headwater.logtier.client.errors import BrokerConnectionError
+from headwater.logtier.client.errors import BrokerConnectionError, BrokerError
 from headwater.logtier.client.replicas import ReplicaRefusal
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.cluster_snapshots import brokers_of, cluster_of, partition_of
@@ -331,3 +331,10 @@ def test_a_running_move_that_is_planned_anew_does_not_occupy_the_place_that_it_n
     result = runner.run(plan, snapshot, running, concurrent_moves=2, throttle_bytes=None)
     assert result.failures == {}, lines
     assert on_broker(cluster, 4) == 0
+
+
+def test_a_user_from_whom_topics_are_hidden_gets_no_plan() -> None:
+    cluster = a_cluster()
+    cluster.hidden_topics = {next(iter(cluster.replicas)).topic}
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        read_cluster(cluster)

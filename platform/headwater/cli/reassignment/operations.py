@@ -110,6 +110,7 @@ def unregister(verb: str, bootstrap_servers: str | None, broker: int) -> None:
     """Remove the registration of a broker; CliError if it has replicas."""
     with cluster_client(verb, bootstrap_servers) as cluster:
         admin = ReplicaAdmin(cluster)
+        read_cluster(admin)  # it raises if topics are hidden from this user
         stays = _left_on(admin, (broker,))
         if stays:
             raise CliError(

@@ -23,7 +23,11 @@ Running = dict[TopicPartition, OngoingReassignment]
 
 
 def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
-    """Return the whole cluster, and the running reassignments, whose targets are in its assignments."""
+    """Return the whole cluster, and the running reassignments, whose targets are in its assignments.
+
+    Raises BrokerError if this user may not describe all topics: a drain would leave their replicas, and say that it is
+    done.
+    """
     for _ in range(READINGS_MAX):
         running = _running(admin)
         brokers, assigned = admin.assignments()
@@ -47,6 +51,9 @@ def read_cluster(admin: ReplicaAdmin) -> tuple[ClusterSnapshot, Running]:
                 if not each.is_future:
                     sizes[key] = max(sizes.get(key, 0), each.size_bytes)
                     places.setdefault(key, {})[broker_id] = folder.path
+    # The metadata of all topics leaves out those that this user may not describe; of a named one it tells that.
+    if hidden := {key.topic for key in sizes} - {each.topic for each in assigned}:
+        admin.assignments(sorted(hidden))
     partitions = _partitions(assigned, running)
     return (
         ClusterSnapshot(
