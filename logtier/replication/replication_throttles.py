@@ -41,10 +41,10 @@ class ReplicationThrottle:
         """Note that a topic was deleted."""
         self._throttled.pop(topic, None)
 
-    def record(self, topic_partition: TopicPartition, size: int, now_ms: int) -> None:
-        """Count the replicated bytes of a partition, if it is throttled."""
+    def record(self, topic_partition: TopicPartition, size: int, now_ms: int, *, is_exempt: bool) -> None:
+        """Count the replicated bytes of a partition, if it is throttled; `is_exempt`: of a replica not held up."""
         if self.is_throttled(topic_partition):
-            self._quota.record(size, now_ms)
+            self._quota.record(size, now_ms, is_exempt=is_exempt)
 
     # -- questions
 

@@ -178,8 +178,9 @@ class LeaderFetcher:
                 out_of_range.append(question)
             else:
                 self._plan_after(outcome, followed)
-            self._throttle.record(followed.topic_partition, len(answer.records), self._clock.monotonic_ms())
-            turn_bytes += len(answer.records)
+            now_ms, size = self._clock.monotonic_ms(), len(answer.records)
+            self._throttle.record(followed.topic_partition, size, now_ms, is_exempt=followed.is_in_sync)
+            turn_bytes += size
             if turn_bytes >= TURN_BYTES:
                 turn_bytes = 0
                 await asyncio.sleep(0)

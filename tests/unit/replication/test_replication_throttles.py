@@ -65,6 +65,21 @@ def test_a_higher_rate_pays_back_an_overdraft_sooner() -> None:
     assert quota.allowance(10_000) == 5
 
 
+@given(st.integers(0, 5_000), st.lists(st.tuples(st.integers(0, 500), st.integers(0, 20_000)), max_size=30))
+def test_what_is_exempt_uses_up_the_rate_and_is_paid_for_within_seconds(
+    rate: int, answers: list[tuple[int, int]]
+) -> None:
+    quota = ReplicationQuota()
+    quota.change_rate(rate, 0)
+    now_ms = 0
+    for pause_ms, size in answers:
+        now_ms += pause_ms
+        left = quota.allowance(now_ms)
+        quota.record(size, now_ms, is_exempt=True)
+        assert quota.allowance(now_ms) == max(0, left - size)
+    assert bool(quota.allowance(now_ms + 2_001)) == (rate > 0)
+
+
 # ---- which replicas ----
 
 
@@ -117,7 +132,8 @@ def fetch(node: ReplicatedNode, follower: int, offset: int = 0, wait_ms: int = 0
     )
     if isinstance(fetched, list):
         now_ms = node.clock.monotonic_ms()
-        record_answer(node.replicas.throttles.leader, wanted, fetched, now_ms)
+        throttle, partition_of = node.replicas.throttles.leader, node.replicas.usable_partition
+        record_answer(throttle, wanted, fetched, follower, partition_of, now_ms)
     return fetched
 
 
@@ -146,6 +162,15 @@ def test_a_follower_in_sync_is_not_held_up_and_counts(make: Make) -> None:
     assert sizes(fetch(node, 2)) == [whole, whole]
     assert sizes(fetch(node, 3)) == [0, whole]
     assert sizes(fetch(node, 2)) == [whole, whole]
+
+
+def test_hours_of_replicas_in_sync_do_not_hold_up_the_others_for_hours(make: Make) -> None:
+    node = leader(make)
+    for _ in range(3_600):
+        assert sizes(fetch(node, 2))[0] > RATE
+        node.clock.ms += 1_000
+    node.clock.ms += 2_000
+    assert sizes(fetch(node, 3))[0] > 0
 
 
 @pytest.mark.parametrize("bytes_min", [1, 2])
@@ -189,8 +214,8 @@ def test_a_replica_out_of_sync_waits_while_the_rate_is_exceeded() -> None:
     assert throttle.wait_ms(P0, 0) == 0
     throttle.change_rate(RATE, 0)
     assert throttle.wait_ms(P0, 0) == 0
-    throttle.record(P1, 50_000, 0)
+    throttle.record(P1, 50_000, 0, is_exempt=False)
     assert throttle.wait_ms(P0, 0) == 0
-    throttle.record(P0, RATE + 500, 0)
+    throttle.record(P0, RATE + 500, 0, is_exempt=False)
     assert throttle.wait_ms(P0, 0) == 501
     assert throttle.wait_ms(P1, 0) == 0
