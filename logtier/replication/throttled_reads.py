@@ -22,13 +22,14 @@ def throttled_fetch(
 ) -> Sequence[FetchPartition]:
     """Return what of a follower's fetch the leader's quota permits, while it is active: others are as they were.
 
-    A throttled partition out of the follower's ISR gets at most the allowance, and nothing while the quota is exceeded.
+    A throttled partition whose watermark does not wait for the follower gets at most the allowance, and nothing while
+    the quota is exceeded.
     """
     allowance = throttle.allowance(now_ms)
     permitted = []
     for each in wanted:
         key = each.topic_partition
-        if throttle.is_throttled(key) and not _is_in_sync(partition_of(key), follower_id):
+        if throttle.is_throttled(key) and not _is_exempt(partition_of(key), follower_id, each.offset):
             each = each._replace(bytes_max=min(each.bytes_max, allowance), is_throttled=not allowance)
         permitted.append(each)
     return permitted
@@ -45,9 +46,9 @@ def record_answer(
     """Count what a follower gets of throttled partitions."""
     for each, found in zip(wanted, fetched, strict=True):
         if found.size:
-            is_exempt = _is_in_sync(partition_of(each.topic_partition), follower_id)
+            is_exempt = _is_exempt(partition_of(each.topic_partition), follower_id, each.offset)
             throttle.record(each.topic_partition, found.size, now_ms, is_exempt=is_exempt)
 
 
-def _is_in_sync(partition: Partition[Log] | None, follower_id: int) -> bool:
-    return partition is not None and follower_id in partition.isr
+def _is_exempt(partition: Partition[Log] | None, follower_id: int, offset: int) -> bool:
+    return partition is not None and partition.is_awaited(follower_id, offset)
