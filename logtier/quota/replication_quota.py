@@ -8,12 +8,16 @@ from headwater.logtier.quota.token_bucket import TokenBucket
 
 # Unused rate that may be used after a pause, in seconds.
 _BURST_S: Final = 1.0
+# Debt left by bytes that are not held up, in seconds of the rate.
+_DEBT_S: Final = 1.0
 # Longest wait, after which a changed rate takes effect.
 _WAIT_MS_MAX: Final = 1_000
 
 
 class ReplicationQuota:
-    """Bytes that may be replicated at a steady rate; may be overdrawn by one answer. Times are monotonic, in ms.
+    """Bytes that may be replicated at a steady rate; may be overdrawn by one answer, and by exempt ones by a second.
+
+    Times are monotonic, in ms.
 
     >>> quota = ReplicationQuota()
     >>> quota.allowance(0) == LONG_MAX
@@ -44,10 +48,16 @@ class ReplicationQuota:
         else:
             self._bucket.change_rate(bytes_per_second, now_ms)
 
-    def record(self, size: int, now_ms: int) -> None:
-        """Count replicated bytes."""
-        if self._bucket is not None:
-            self._bucket.take(size, now_ms)
+    def record(self, size: int, now_ms: int, *, is_exempt: bool = False) -> None:
+        """Count replicated bytes. Exempt ones, which the quota does not hold up, leave a debt of at most a second.
+
+        All others would have to pay for them: after hours above the rate they would wait for hours.
+        """
+        if self._bucket is None:
+            return
+        if is_exempt:
+            size = min(size, max(0, int(self._bucket.available(now_ms) + self._bucket.rate * _DEBT_S)))
+        self._bucket.take(size, now_ms)
 
     def allowance(self, now_ms: int) -> int:
         """Return the bytes that may be replicated now; 0 while the quota is exceeded."""

@@ -55,6 +55,10 @@ class FollowerState:
         """When the follower last fetched or, if it has not, when it counted as caught up; -1 if never."""
         return max(UNHEARD_MS if each is None else each for each in (self._fetch_ms, self.caught_up_ms))
 
+    def has_caught_up(self, fetch_offset: int) -> bool:
+        """Whether a fetch from an offset proves that the follower had every record at its previous fetch."""
+        return self._fetch_ms is not None and fetch_offset >= self._leader_end_offset
+
     def joined_isr(self, now_ms: int) -> None:
         """Note that the follower is in the ISR from now on: it has a full lag time to prove that it keeps up."""
         self.caught_up_ms = now_ms

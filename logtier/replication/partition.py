@@ -444,6 +444,18 @@ class Partition(Generic[LogT]):
             )
         return (epoch, end_offset) if epoch < last_fetched_epoch or end_offset < fetch_offset else None
 
+    def is_awaited(self, broker_id: int, fetch_offset: int) -> bool:
+        """Whether the high watermark, and with it producers, wait for a follower that is about to fetch, or soon will.
+
+        At the watermark it joins the ISR; if it has caught up, the watermark waits for it before.
+        """
+        follower = self._followers.get(broker_id)
+        return follower is not None and (
+            fetch_offset >= self.high_watermark
+            or follower.has_caught_up(fetch_offset)
+            or self._holds_watermark(broker_id, follower, self.log.log_end_offset)
+        )
+
     def check_enough_in_sync(self) -> None:
         """Check that a write with acks=all can be acknowledged.
 

@@ -468,7 +468,7 @@ class ReplicaManager:
             self.partition_replication.follower_heard(follower, wanted)
             if (throttle := self.throttles.leader).is_active:
                 now_ms = self._clock.monotonic_ms()
-                wanted = throttled_fetch(throttle, wanted, follower.broker_id, self._isr_of, now_ms)
+                wanted = throttled_fetch(throttle, wanted, follower.broker_id, self._online.get, now_ms)
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
         fetched = self._reads.read(wanted, bytes_max, cold)
         if cold:
@@ -490,10 +490,6 @@ class ReplicaManager:
         watch = self._delayed_fetches.watch(operation, operation.partitions, wait_ms_max / 1000)
         operation.future.add_done_callback(lambda done: watch.forget() if done.cancelled() else None)
         return operation.future
-
-    def _isr_of(self, topic_partition: TopicPartition) -> tuple[int, ...]:
-        partition = self._online.get(topic_partition)
-        return () if partition is None else partition.isr
 
     async def _fetch_cold(
         self,

@@ -1,6 +1,7 @@
 """Throttled replication: which replicas of this broker have a quota, and what it leaves them (KIP-73). Pure.
 
-Only replicas outside the ISR are held up: producers wait for those in it. They count in the rate all the same.
+Only replicas are held up for which no producer waits: those outside the ISR, up to the high watermark. There they are
+about to join, and the watermark may wait for them. All count in the rate.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,10 +42,10 @@ class ReplicationThrottle:
         """Note that a topic was deleted."""
         self._throttled.pop(topic, None)
 
-    def record(self, topic_partition: TopicPartition, size: int, now_ms: int) -> None:
-        """Count the replicated bytes of a partition, if it is throttled."""
+    def record(self, topic_partition: TopicPartition, size: int, now_ms: int, *, is_exempt: bool) -> None:
+        """Count the replicated bytes of a partition, if it is throttled; `is_exempt`: of a replica not held up."""
         if self.is_throttled(topic_partition):
-            self._quota.record(size, now_ms)
+            self._quota.record(size, now_ms, is_exempt=is_exempt)
 
     # -- questions
 
@@ -65,7 +66,7 @@ class ReplicationThrottle:
         return self._quota.allowance(now_ms)
 
     def wait_ms(self, topic_partition: TopicPartition, now_ms: int) -> int:
-        """Return the time for which a replica that is not in sync is not fetched, in ms; 0 if it is."""
+        """Return the time for which a replica that is not exempt is not fetched, in ms; 0 if it is."""
         return self._quota.wait_ms(now_ms) if self.is_active and self.is_throttled(topic_partition) else 0
 
 

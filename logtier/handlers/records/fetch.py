@@ -152,12 +152,15 @@ def _throttling(respond: _Respond, session_id: int, context: RequestContext) -> 
     return throttled
 
 
-def _recording(respond: _Respond, wanted: Sequence[FetchPartition], context: RequestContext) -> _Respond:
+def _recording(
+    respond: _Respond, wanted: Sequence[FetchPartition], follower: FetchingFollower, context: RequestContext
+) -> _Respond:
     """Respond after what the follower gets of throttled partitions is counted (KIP-73)."""
 
     def recorded(fetched: Fetched) -> list[Part]:
-        services = context.services
-        record_answer(services.replica_manager.throttles.leader, wanted, fetched, services.clock.monotonic_ms())
+        manager, now_ms = context.services.replica_manager, context.services.clock.monotonic_ms()
+        partition_of = manager.usable_partition
+        record_answer(manager.throttles.leader, wanted, fetched, follower.broker_id, partition_of, now_ms)
         return respond(fetched)
 
     return recorded
@@ -183,7 +186,7 @@ def _fetch(
     elif request_rack := getattr(request, "rack_id", ""):
         wanted = _by_rack(wanted, request_rack, context)
     if follower is not None and services.replica_manager.throttles.leader.is_active:
-        respond = _recording(respond, wanted, context)
+        respond = _recording(respond, wanted, follower, context)
     elif follower is None and services.quotas.is_active and _replica_id(request) == CONSUMER:
         bytes_max = services.quotas.fetch_bytes_max(context.user, context.client_id or "", bytes_max)
         respond = _throttling(respond, session_id, context)

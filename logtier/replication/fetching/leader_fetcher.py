@@ -74,6 +74,8 @@ class LeaderFetcher:
         self._clock = clock
         self._limits = limits
         self._plan = FetchPlan(lambda: limits().backoff_ms)
+        #: The leader's high watermarks, as its last answers tell them.
+        self._watermarks: dict[TopicPartition, int] = {}
         self._news = asyncio.Event()
         self._tasks = SpawnedTasks("replica fetchers")
         self._tasks.spawn(self._run())
@@ -92,6 +94,7 @@ class LeaderFetcher:
     def unfollow(self, key: TopicPartition) -> None:
         """Fetch a partition no longer."""
         self._plan.unfollow(key)
+        self._watermarks.pop(key, None)
 
     def settled(self, key: TopicPartition) -> None:
         """Fetch a truncated partition again."""
@@ -146,10 +149,16 @@ class LeaderFetcher:
         await self._take(planned, response)
 
     def _position(self, followed: FollowedPartition, bytes_max: int, now_ms: int) -> ReplicaFetchPartition | int | None:
-        """Return where to fetch a partition; a throttled one out of sync pauses while the quota is exceeded."""
-        if not followed.is_in_sync and (wait_ms := self._throttle.wait_ms(followed.topic_partition, now_ms)):
-            return wait_ms
-        return self._logs.position(followed, bytes_max)
+        """Return where to fetch a partition; a throttled one that is not exempt pauses while the quota is exceeded."""
+        position = self._logs.position(followed, bytes_max)
+        if position is None or self._is_exempt(followed, position):
+            return position
+        return self._throttle.wait_ms(followed.topic_partition, now_ms) or position
+
+    def _is_exempt(self, followed: FollowedPartition, position: ReplicaFetchPartition) -> bool:
+        """Whether producers wait for this replica, or will at once: at the leader's watermark it joins the ISR."""
+        watermark = self._watermarks.get(followed.topic_partition)
+        return followed.is_in_sync or (watermark is not None and position.fetch_offset >= watermark)
 
     async def _rest(self) -> None:
         wait_ms = self._plan.wait_ms(self._clock.monotonic_ms())
@@ -172,14 +181,18 @@ class LeaderFetcher:
             if question is None:
                 continue  # followed elsewhere meanwhile, or not at all
             followed, asked = question
+            is_exempt = self._is_exempt(followed, asked)
             outcome = self._logs.take(followed, asked, answer)
             if outcome is AnswerOutcome.OUT_OF_RANGE:
                 self._plan.hold(followed)
                 out_of_range.append(question)
             else:
                 self._plan_after(outcome, followed)
-            self._throttle.record(followed.topic_partition, len(answer.records), self._clock.monotonic_ms())
-            turn_bytes += len(answer.records)
+            if outcome is AnswerOutcome.APPLIED:
+                self._watermarks[followed.topic_partition] = answer.high_watermark
+            now_ms, size = self._clock.monotonic_ms(), len(answer.records)
+            self._throttle.record(followed.topic_partition, size, now_ms, is_exempt=is_exempt)
+            turn_bytes += size
             if turn_bytes >= TURN_BYTES:
                 turn_bytes = 0
                 await asyncio.sleep(0)
