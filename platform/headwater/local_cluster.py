@@ -147,7 +147,7 @@ class LocalCluster(LocalProcesses):
             self._write_secret(JAAS_FILE, server_logins(USERNAME, self._password))
             self._zookeeper.start()
             self._api.start()
-            found = self._zookeeper.wait_ready(self._over.set)
+            found = self._zookeeper.wait_ready(self.end_wait)
             self._zookeeper_address = join_address(str(found["host"]), int(found["port"]))
             note_start(self._data_dir)
             for node_id, broker in self._brokers.items():
@@ -157,7 +157,7 @@ class LocalCluster(LocalProcesses):
             if is_new:
                 end_newness(self._data_dir)
             self._api.tell({"bootstrap_servers": self.bootstrap_servers})
-            self._api.wait_ready(self._over.set)
+            self._api.wait_ready(self.end_wait)
         except ChildError as error:
             self.stop()
             raise NodeStartError(str(error)) from None
@@ -185,7 +185,7 @@ class LocalCluster(LocalProcesses):
         failures: dict[Child, ChildError] = {}
         for broker in self._brokers.values():
             try:
-                broker.wait_ready(self._over.set)
+                broker.wait_ready(self.end_wait)
             except ChildError as error:
                 failures[broker] = error
                 if is_new or error.is_user_error:
@@ -193,7 +193,7 @@ class LocalCluster(LocalProcesses):
         if len(failures) == self._count:
             raise next(iter(failures.values()))
         for broker, failure in failures.items():
-            broker.keep_starting(failure, self._over.set)
+            broker.keep_starting(failure, self.end_wait)
 
     def _broker_config(self, node_id: int) -> str:
         """Return the file of a broker's properties; JSON is YAML."""

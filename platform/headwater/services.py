@@ -6,9 +6,11 @@ receives the broker's address as soon as the broker reports one; meanwhile it im
 
 from __future__ import annotations
 
+import queue
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from headwater.process_list import remove_process_list, write_process_list
@@ -66,7 +68,8 @@ class LocalProcesses:
         self._data_dir = data_dir
         self._settings = settings or Settings()
         self._report = report or report_to_stderr
-        self._over = threading.Event()
+        # A signal's handler interrupts the wait and ends it: the lock of a `threading.Event` may be held then.
+        self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._gave_up = False
         self._list_lock = threading.Lock()
         #: By process name, in the order of the start.
@@ -75,13 +78,14 @@ class LocalProcesses:
     def wait(self) -> bool:
         """Block until `end_wait` is called (True) or a process was given up (False)."""
         # Python runs signal handlers in this thread, which a signal that the kernel gives to another one does not wake.
-        while not self._over.wait(SIGNAL_CHECK_S):
-            pass
-        return not self._gave_up
+        while True:
+            with suppress(queue.Empty):
+                self._over.get(timeout=SIGNAL_CHECK_S)
+                return not self._gave_up
 
     def end_wait(self) -> None:
         """Make `wait` return; may be called from a signal handler."""
-        self._over.set()
+        self._over.put(None)
 
     @property
     def http_url(self) -> str:
@@ -136,7 +140,7 @@ class LocalProcesses:
 
     def _give_up(self) -> None:
         self._gave_up = True
-        self._over.set()
+        self._over.put(None)
 
     @staticmethod
     def _address(child: Child) -> str:

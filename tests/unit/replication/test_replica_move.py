@@ -331,7 +331,10 @@ def test_a_truncation_during_a_move_begins_the_copy_again(tmp_path: Path) -> Non
         node.replicas.log_dirs.limit_moves(10_000)
         node.replicas.log_dirs.alter(P0, target)
         [(move, _)] = node.replicas.log_dirs._moves.values()
-        await asyncio.sleep(0.01)
+        # Once the copy has begun, what is written is copied as batches: before, it would be part of the copied file.
+        async with asyncio.timeout(20):
+            while not move.copied_bytes:  # noqa: ASYNC110 (the copy has no event for tests)
+                await asyncio.sleep(0.001)
         for value in range(200, 2_000):
             node.append(value)
         async with asyncio.timeout(20):
