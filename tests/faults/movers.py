@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.faults.clients import CLOSE_S, SILENT
 
+_ROOT = Path(__file__).resolve().parents[2]
 GROUP = "movers"
 RECORDS_MAX = 500
 TRANSACTION_TIMEOUT_MS = 30_000
@@ -19,29 +24,100 @@ REQUEST_S = 20.0
 _NO_REBOOTSTRAP = {"metadata.recovery.strategy": "none"}
 
 
+#: Every call has a limit of its own, below this: a mover that says nothing for longer hangs in its client.
+_SILENT_S = 2 * REQUEST_S + 5
+
+
 class Mover:
-    """A member of the group `movers` that copies a topic's records to another topic, exactly once, in a thread.
+    """A member of the group `movers` that copies a topic's records to another topic, exactly once, in a process.
+
+    librdkafka's calls sometimes never return (its issue 5511), whatever their limit: such a process is killed, as an
+    operator would, and another one goes on under the same transactional id.
 
     Attributes:
         moved: Number of records in transactions that were committed.
+        hangs: How often a process was killed because its client hung.
+        errors: What ended a process.
     """
 
     def __init__(self, name: str, bootstrap_servers: str, source: str, target: str) -> None:
-        self.name = name
+        self.moved = self.hangs = 0
         self.errors: list[str] = []
-        self.moved = 0
-        self._bootstrap_servers = bootstrap_servers
-        self._source, self._target = source, target
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name)
+        self._command = [sys.executable, "-m", "tests.faults.movers", name, bootstrap_servers, source, target]
+        self._is_ending = False
+        self._heard_s = 0.0
+        self._process: subprocess.Popen[str] | None = None
+        self._watching = threading.Thread(target=self._watch, name=name)
 
     def start(self) -> None:
-        self._thread.start()
+        """Begin to move."""
+        self._start_process()
+        self._watching.start()
 
     def finish(self) -> None:
         """Begin no further transaction; return when the present one has ended."""
+        self._is_ending = True
+        self._watching.join()
+
+    def _start_process(self) -> None:
+        self._heard_s = time.monotonic()
+        paths = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": paths},
+        )
+        self._process = process
+        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self._heard_s = time.monotonic()
+                what, _, rest = line.strip().partition(" ")
+                if what == "moved":
+                    self.moved += int(rest)
+                elif what == "failed":
+                    self.errors.append(rest)
+
+    def _watch(self) -> None:
+        while True:
+            process = self._process
+            assert process is not None
+            assert process.stdin is not None
+            if self._is_ending:
+                process.stdin.close()  # which asks it to end
+            try:
+                process.wait(0.5)
+                return
+            except subprocess.TimeoutExpired:
+                if time.monotonic() - self._heard_s <= _SILENT_S:
+                    continue
+            self.hangs += 1
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            if self._is_ending:
+                return
+            self._start_process()
+
+
+class MoverLoop:
+    """What a mover's process does until its standard input ends; it says so after every step."""
+
+    def __init__(self, name: str, bootstrap_servers: str, source: str, target: str) -> None:
+        self.name = name
+        self._bootstrap_servers = bootstrap_servers
+        self._source, self._target = source, target
+        self._ending = threading.Event()
+        threading.Thread(target=self._await_end, daemon=True).start()
+
+    def _await_end(self) -> None:
+        sys.stdin.read()
         self._ending.set()
-        self._thread.join()
 
     def _common(self) -> dict[str, Any]:
         return {
@@ -52,7 +128,8 @@ class Mover:
             **_NO_REBOOTSTRAP,
         }
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Move until the end."""
         consumer = Consumer(
             {
                 **self._common(),
@@ -67,6 +144,7 @@ class Mover:
         producer: Producer | None = None
         try:
             while not self._ending.is_set():
+                _say("alive")
                 try:
                     if producer is None:
                         producer = self._new_producer()
@@ -74,8 +152,8 @@ class Mover:
                 except KafkaException as failure:
                     producer = self._react(failure.args[0], producer)
                     _go_back(consumer)
-        except Exception as error:  # noqa: BLE001 (of a thread: the run reports it)
-            self.errors.append(f"{self.name}: {error!r}")
+        except Exception as error:  # noqa: BLE001 (the run reports it)
+            _say(f"failed {self.name}: {error!r}")
         finally:
             closing = threading.Thread(target=consumer.close, daemon=True)
             closing.start()
@@ -111,13 +189,14 @@ class Mover:
         offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
         producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), REQUEST_S)
         while True:
+            _say("alive")
             try:
                 producer.commit_transaction(REQUEST_S)
                 break
             except KafkaException as failure:
                 if not failure.args[0].retriable():
                     raise
-        self.moved += len(messages)
+        _say(f"moved {len(messages)}")
 
     def _react(self, error: KafkaError, producer: Producer | None) -> Producer | None:
         """Abort, or begin again with another producer; what was read is read again from the committed offsets."""
@@ -130,10 +209,16 @@ class Mover:
         return producer
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def _go_back(consumer: Consumer) -> None:
     """Seek to the committed offsets of the present assignment."""
     deadline_s = time.monotonic() + 3 * REQUEST_S
     while time.monotonic() < deadline_s:
+        _say("alive")
         try:
             assigned = consumer.assignment()
             for each in consumer.committed(assigned, REQUEST_S) if assigned else ():
@@ -172,3 +257,8 @@ def _take(consumer: Consumer, found: dict[int, list[bytes]]) -> None:
         partition, value = message.partition(), message.value()
         if message.error() is None and partition is not None and value is not None:
             found[partition].append(value)
+
+
+if __name__ == "__main__":
+    MoverLoop(*sys.argv[1:5]).run()
+    os._exit(0)  # not by the clients' destructors, which can hang as their calls do

@@ -52,6 +52,7 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
     acknowledged: int = 0
     moved: int = 0
+    hangs: int = 0
     anomalies: list[str] = field(default_factory=list)
 
 
@@ -119,6 +120,7 @@ class FaultRun:
             self._judge(producers, consumers, missing)
             self._outcome.anomalies += [line for mover in movers for line in mover.errors[:5]]
             self._outcome.moved = sum(mover.moved for mover in movers)
+            self._outcome.hangs = sum(mover.hangs for mover in movers)
             return self._outcome
         except Failed as error:
             tails = "\n".join(broker.tail() for broker in cluster.brokers.values())
