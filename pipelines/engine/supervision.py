@@ -129,7 +129,7 @@ class Supervisor:
                 if self._stop.is_set() or (self._fail_fast and any(kept.failure for kept in self._kept)):
                     self._stop_all()
                     break
-                time.sleep(POLL_SECONDS)  # not `_stop.wait`: a signal's handler sets it, and would wait for its lock
+                self._stop.wait(POLL_SECONDS)
                 self._require_session(0.0)
                 is_starting = any(kept.is_pending or kept.coming_up_s is not None for kept in self._kept)
                 if is_starting or not self._continuous or time.monotonic() - looked_s >= LOOK_SECONDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 from collections.abc import Callable
@@ -18,7 +19,8 @@ def run_until_signal(runner: Runner, on_session: Callable[[], None] = lambda: No
     """
 
     def on_signal(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a handler
-        runner.stop()
+        # In a thread: the interrupted code may hold the lock that `stop` needs, and goes on only after this handler.
+        _thread.start_new_thread(runner.stop, ())
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # Not by sys.stderr, in whose writing the signal may have come.
         os.write(2, b"stopping as soon as the present batch has ended; Ctrl-C cuts it short\n")
