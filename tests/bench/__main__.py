@@ -21,6 +21,8 @@ from tests.bench.loads.load import Load
 from tests.bench.log_tier import (
     brokers_per_core,
     cluster,
+    cluster_reassignment,
+    cluster_transactions,
     earlier,
     failover,
     fresh,
@@ -114,6 +116,15 @@ PARTS: dict[str, Part] = {
     "earlier": lambda f, o: earlier.measure(f, o.checkout(), o.drivers, Load(o.messages(1_000_000)), o.rounds(9)),
     "cluster": lambda f, o: cluster.measure(
         f, o.drivers, Load(o.messages(1_000_000)), o.rounds(5), 1 if o.quick else cluster.WARM_UP_ROUNDS
+    ),
+    "cluster-latency": lambda f, o: cluster.measure_latency(
+        f, 5 if o.quick else 20, o.rounds(5), 1 if o.quick else cluster.LATENCY_WARM_UP_ROUNDS
+    ),
+    "cluster-transactions": lambda f, o: cluster_transactions.measure(
+        f, o.messages(300_000, 50_000), o.rounds(5), 1 if o.quick else cluster.WARM_UP_ROUNDS
+    ),
+    "cluster-reassignment": lambda f, o: cluster_reassignment.measure(
+        f, cluster_reassignment.QUICK if o.quick else cluster_reassignment.USUAL, o.rounds(1)
     ),
     "cluster-start": lambda f, o: cluster.measure_start(f, 2 if o.quick else 5),
     "brokers-per-core": lambda f, o: brokers_per_core.measure(f, o.messages(3_000_000), o.rounds(5)),

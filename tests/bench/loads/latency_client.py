@@ -2,13 +2,15 @@
 
 `python -m tests.bench.loads.latency_client BOOTSTRAP TOPIC ACKS RATE WARM_UP_S SECONDS`
 Each value begins with the moment it was handed to the producer; the consumer, in the same process, reads the clock when
-it gets the message. Prints one line of JSON: percentiles in ms from sending to receiving and from sending to the
-acknowledgement, of what was sent after the warm-up.
+it gets the message. Prints a line when the warm-up is over, and one line of JSON at the end: percentiles in ms from
+sending to receiving and from sending to the acknowledgement, of what was sent after the warm-up. A SIGTERM ends the
+sending before its time.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import struct
 import sys
 import threading
@@ -18,9 +20,12 @@ from typing import Any
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 WAIT_S = 60
+POLL_S = 1
 ACKNOWLEDGE_WAIT_S = 0.1
 VALUE_BYTES = 200
 STAMP = struct.Struct(">q")
+#: The line that is printed when the warm-up is over.
+COUNTING = "counting"
 
 
 def percentiles(values_ns: list[int]) -> dict[str, float]:
@@ -40,7 +45,7 @@ def percentiles(values_ns: list[int]) -> dict[str, float]:
 def measure(
     bootstrap: str, topic: str, acks: str, rate: float, warm_up_s: float, seconds: float
 ) -> dict[str, dict[str, float]]:
-    """Sends for so long, receives it all, and sorts the delays."""
+    """Sends for so long, or until a SIGTERM, receives it all, and sorts the delays."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -63,15 +68,22 @@ def measure(
     acknowledged: list[int] = []
     total = int(rate * (warm_up_s + seconds))
     failures: list[str] = []
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
     def receive() -> None:
-        count = 0
+        count, last_ns = 0, begin_ns
         while count < total and not failures:
-            message = consumer.poll(WAIT_S)
+            message = consumer.poll(POLL_S)  # `total` gets smaller when the sending is ended
             now_ns = time.perf_counter_ns()
-            if message is None or message.error():
-                failures.append(str(message.error()) if message else f"no message for {WAIT_S} s after {count}")
+            if message is None:
+                if now_ns - last_ns > WAIT_S * 1e9:
+                    failures.append(f"no message for {WAIT_S} s after {count}")
+                continue
+            if message.error():
+                failures.append(str(message.error()))
                 return
+            last_ns = now_ns
             value: Any = message.value()
             (sent_ns,) = STAMP.unpack_from(value)
             count += 1
@@ -104,6 +116,11 @@ def measure(
         return note
 
     for number in range(total):
+        if stopping.is_set():
+            total = number
+            break
+        if number == int(rate * warm_up_s):
+            print(COUNTING, flush=True)
         due_ns = begin_ns + int(number / rate * 1e9)
         while (wait_ns := due_ns - time.perf_counter_ns()) > 0:
             time.sleep(wait_ns / 1e9)

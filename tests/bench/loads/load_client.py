@@ -9,6 +9,8 @@ import json
 import random
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -119,8 +121,10 @@ def consume(bootstrap: str, topic: str, load: Load) -> dict[str, float]:
     return {"seconds": seconds}
 
 
-def assignable_consumer(bootstrap: str, topic: str) -> tuple[Consumer, list[TopicPartition]]:
-    """A connected consumer and the partitions to assign."""
+def assignable_consumer(
+    bootstrap: str, topic: str, properties: Mapping[str, Any] | None = None
+) -> tuple[Consumer, list[TopicPartition]]:
+    """A connected consumer, with further properties if there are any, and the partitions to assign."""
     # With its default, librdkafka stops fetching for a second whenever its local queue is full: a fast broker would be
     # measured waiting for the client.
     consumer = Consumer(
@@ -129,6 +133,7 @@ def assignable_consumer(bootstrap: str, topic: str) -> tuple[Consumer, list[Topi
             "group.id": f"{topic}-load",
             "enable.auto.commit": False,
             "fetch.queue.backoff.ms": 2,
+            **(properties or {}),
         }
     )
     found = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions

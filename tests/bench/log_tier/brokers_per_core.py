@@ -8,34 +8,24 @@ clients.
 from __future__ import annotations
 
 import json
-import socket
-import struct
 import subprocess
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from headwater.logtier.client.produce_codec import produce_request
-from headwater.logtier.protocol.errors import ErrorCode
-from headwater.logtier.records.batch import Record, build_batch
-from tests.bench.loads import drivers
+from tests.bench.loads import drivers, prepared_sender
 from tests.bench.loads.load import Load
+from tests.bench.loads.prepared_sender import RECORDS, REQUEST_S
 from tests.bench.log_tier.throughput import SETTLE_S
 from tests.bench.peers import brokers, headwater_processes
 from tests.bench.processes import Child, Failed, cpu_seconds
 from tests.bench.report import Figures, Table, comparison
 
 SENDERS = 2
-VERSION = 12
-RECORDS = 310
-VALUE = b"v" * 200
-PIPELINED = 5
-REQUEST_S = 60
 ONE, TWO = "1 broker", "2 brokers"
 
 
@@ -72,10 +62,7 @@ def _one_round(child: Child, bootstrap: str, load: Load, topic: str) -> tuple[fl
         before = cpu_seconds(child.pid)
         shares = _shares(bootstrap, topic)
         requests = load.messages // RECORDS // load.partitions
-        commands = [
-            [*drivers.PYTHON, "tests.bench.log_tier.brokers_per_core", json.dumps([topic, share, requests])]
-            for share in shares
-        ]
+        commands = [prepared_sender.command(topic, share, requests) for share in shares]
         senders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
         try:
             outputs = [sender.communicate(timeout=drivers.LIMIT_S)[0] for sender in senders]
@@ -104,41 +91,3 @@ def _shares(bootstrap: str, topic: str) -> list[list[tuple[str, int, int]]]:
         halves = [(broker, partitions[sender::SENDERS]) for sender in range(SENDERS)]
     addresses = {each.id: (str(each.host), each.port) for each in found.brokers.values()}
     return [[(*addresses[broker], partition) for partition in partitions] for broker, partitions in halves]
-
-
-def send(topic: str, share: list[tuple[str, int, int]], requests: int) -> tuple[float, float]:
-    """Send as many requests for each partition; when the first was sent and the last was answered, monotonic s."""
-    batch = build_batch([Record(None, VALUE, int(time.time() * 1000))] * RECORDS)
-    frames = [_frame(topic, partition, batch) for _, _, partition in share]
-    with socket.create_connection(share[0][:2], REQUEST_S) as connection:
-        stream = connection.makefile("rb")
-        begun_s, waiting = time.monotonic(), 0
-        for _ in range(requests):
-            for frame in frames:
-                if waiting == PIPELINED:
-                    _answer(stream.read)
-                    waiting -= 1
-                connection.sendall(frame)
-                waiting += 1
-        for _ in range(waiting):
-            _answer(stream.read)
-        return begun_s, time.monotonic()
-
-
-def _frame(topic: str, partition: int, batch: bytes) -> bytes:
-    body = produce_request(VERSION, {topic: [(partition, batch)]}, timeout_ms=REQUEST_S * 1000).body
-    client_id = b"bench"
-    head = struct.pack(">hhih", 0, VERSION, 1, len(client_id)) + client_id + b"\0"
-    return struct.pack(">i", len(head) + len(body)) + head + body
-
-
-def _answer(read: Callable[[int], bytes]) -> None:
-    (size,) = struct.unpack(">i", read(4))
-    body = memoryview(read(size))[5:]  # after the correlation id and its tags
-    (produced,) = produce_request(VERSION, {}, timeout_ms=0).decode(body)
-    if produced.error_code:
-        raise Failed(f"produce: {ErrorCode(produced.error_code).name} {produced.error_message or ''}")
-
-
-if __name__ == "__main__":
-    print(json.dumps(send(*json.loads(sys.argv[1]))))

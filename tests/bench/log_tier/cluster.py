@@ -1,16 +1,17 @@
-"""Three brokers beside Kafka's three, acks=all with three replicas and min.insync.replicas=2; start and memory."""
+"""Three brokers beside Kafka's three, acks=all, three replicas, min.insync.replicas=2; latency; start and memory."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from tests.bench.loads import drivers
 from tests.bench.loads.drivers import DRIVERS
 from tests.bench.loads.load import Load
+from tests.bench.log_tier import latency
 from tests.bench.log_tier.throughput import SETTLE_S, keep
 from tests.bench.peers import brokers, clusters, headwater_processes
 from tests.bench.peers.brokers import HEADWATER, KAFKA
@@ -20,14 +21,17 @@ from tests.bench.report import Figures, Table, comparison, listing
 
 #: Rounds that do not count: a JVM compiles for as long.
 WARM_UP_ROUNDS = 5
+LATENCY_WARM_UP_ROUNDS = 3
 IDLE_S = 5
+
+Result = TypeVar("Result")
 
 
 def measure(
     folder: Path, driver_names: list[str], load: Load, rounds: int, warm_up: int
 ) -> tuple[list[Table], Figures]:
     """Starts both clusters, runs the rounds, ends both; tables and all raw figures."""
-    size = replace(load, acks="all", replicas=BROKERS, min_isr=BROKERS - 1)
+    size = clusters.replicated(load)
     figures: Figures = {}
     with clusters.both(folder) as pair:
         for round_number in range(warm_up + rounds):
@@ -37,6 +41,23 @@ def measure(
                     if round_number >= warm_up:
                         keep(figures, cluster, row, f"{driver_name}: ")
     title = f"{size}, {BROKERS} replicas, min.insync.replicas={BROKERS - 1}, {rounds} rounds in turn after {warm_up}"
+    return [comparison(title, figures, KAFKA, HEADWATER)], figures
+
+
+def measure_latency(folder: Path, seconds: float, rounds: int, warm_up: int) -> tuple[list[Table], Figures]:
+    """From sending to receiving at a thousand messages a second, in turn."""
+    load = clusters.replicated(Load())
+    figures: Figures = {}
+    with clusters.both(folder) as pair:
+        for round_number in range(warm_up + rounds):
+            for cluster in brokers.in_turn(pair, round_number):
+                row = latency.one_run(cluster, f"latency-{round_number}", load, seconds)
+                if round_number >= warm_up:
+                    latency.note(figures, cluster, f"acks={load.acks}", row)
+    title = (
+        f"{latency.RATE:,} messages/s of {load.message_bytes} bytes, {load.partitions} partitions, "
+        f"{clusters.REPLICATED}, {seconds:.0f} s, {rounds} rounds in turn after {warm_up}"
+    )
     return [comparison(title, figures, KAFKA, HEADWATER)], figures
 
 
@@ -86,9 +107,17 @@ def _one_round(cluster: Cluster, driver_name: str, load: Load, topic: str) -> di
 def _phase(
     cluster: Cluster, what: str, action: Callable[[str, str, Load], float], topic: str, load: Load
 ) -> dict[str, float]:
+    speed, spent = with_cpu(cluster, load, lambda: action(cluster.bootstrap, topic, load))
+    return {f"{what}, messages/s": speed, f"{what}, brokers' CPU s/million": spent}
+
+
+def with_cpu(cluster: Cluster, load: Load, action: Callable[[], Result]) -> tuple[Result, float]:
+    """What an action on a load returns; the brokers' CPU s/million, with what they put off until just after it.
+
+    Memory is warmed before it.
+    """
     brokers.warm_memory(load, clients=load.replicas)
     before = cluster.cpu_seconds()
-    speed = action(cluster.bootstrap, topic, load)
+    result = action()
     time.sleep(SETTLE_S)
-    spent = cluster.cpu_seconds() - before
-    return {f"{what}, messages/s": speed, f"{what}, brokers' CPU s/million": spent / (load.messages / 1e6)}
+    return result, (cluster.cpu_seconds() - before) / (load.messages / 1e6)

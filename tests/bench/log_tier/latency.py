@@ -9,14 +9,17 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from tests.bench.loads import drivers
+from tests.bench.loads.latency_client import COUNTING
 from tests.bench.loads.load import Load
+from tests.bench.log_tier.throughput import Named
 from tests.bench.peers import brokers
 from tests.bench.peers.brokers import HEADWATER, KAFKA, Broker
-from tests.bench.processes import bytes_read
+from tests.bench.processes import Failed, bytes_read
 from tests.bench.report import Figures, Table, comparison
 
 RATE = 1000
@@ -32,6 +35,16 @@ COLD_STATES: dict[str, float | None] = {
     OTHER_BROKER: 0,
 }
 STATE_LETTERS = re.compile(r"[^a-z0-9]+")
+# Percentiles in ms by kind: "end to end" and "acknowledged".
+Delays = dict[str, dict[str, float]]
+Result = TypeVar("Result")
+
+
+class Served(Named, Protocol):
+    """A broker or a cluster: the column of its figures, and where its clients begin."""
+
+    @property
+    def bootstrap(self) -> str: ...
 
 
 def measure(folder: Path, seconds: float, rounds: int) -> tuple[list[Table], Figures]:
@@ -39,13 +52,12 @@ def measure(folder: Path, seconds: float, rounds: int) -> tuple[list[Table], Fig
     figures: Figures = {}
     with brokers.both(folder) as pair:
         for broker in pair:
-            one_run(broker, "warm-up", "1", seconds)
+            one_run(broker, "warm-up", Load(), seconds)
         for round_number in range(rounds):
             for acks in ("1", "all"):
                 for broker in brokers.in_turn(pair, round_number):
-                    note(
-                        figures, broker, f"acks={acks}", one_run(broker, f"quiet-{round_number}-{acks}", acks, seconds)
-                    )
+                    row = one_run(broker, f"quiet-{round_number}-{acks}", Load(acks=acks), seconds)
+                    note(figures, broker, f"acks={acks}", row)
     title = f"{RATE:,} messages/s of 200 bytes, 6 partitions, {seconds:.0f} s, {rounds} rounds in turn"
     return [comparison(title, figures, KAFKA, HEADWATER)], figures
 
@@ -71,7 +83,7 @@ def measure_beside_cold_reads(folder: Path, seconds: float, rounds: int) -> tupl
                         if bytes_per_s is not None:
                             stack.enter_context(cold_reader(read_from, bytes_per_s))
                         before, start = bytes_read(read_from.child.pid), time.monotonic()
-                        row = one_run(broker, f"{STATE_LETTERS.sub('-', state)}-{round_number}", "1", seconds)
+                        row = one_run(broker, f"{STATE_LETTERS.sub('-', state)}-{round_number}", Load(), seconds)
                         rate = (bytes_read(read_from.child.pid) - before) / (time.monotonic() - start)
                     note(figures, broker, state, row)
                     figures.setdefault(f"{state}: read from the disk, MB/s", {}).setdefault(broker.name, []).append(
@@ -122,24 +134,54 @@ def evict(folder: Path) -> None:
             os.close(descriptor)
 
 
-def one_run(broker: Broker, topic: str, acks: str, seconds: float) -> dict[str, dict[str, float]]:
-    """Percentiles by kind, of a fresh topic."""
-    load = Load()
-    drivers.client("create", broker.bootstrap, topic, load)
-    try:
-        arguments = [broker.bootstrap, topic, acks, str(RATE), str(WARM_UP_S), str(seconds)]
-        out = drivers.run([*drivers.PYTHON, "tests.bench.loads.latency_client", *arguments])
-        row: dict[str, dict[str, float]] = json.loads(out.splitlines()[-1])
-    finally:
-        drivers.client("delete", broker.bootstrap, topic, load)
-    found = row["end to end"]
-    print(f"  {broker.name}, {topic}: p50 {found['p50']:.2f} ms, p99 {found['p99']:.2f} ms", flush=True)
-    return row
+def one_run(peer: Served, topic: str, load: Load, seconds: float) -> Delays:
+    """Percentiles of a fresh topic with the partitions, the replicas and the acks of a load."""
+    with _fresh(peer, topic, load):
+        return _delays(peer, topic, drivers.run(_command(peer, topic, load, seconds)))
 
 
-def note(figures: Figures, broker: Broker, prefix: str, row: dict[str, dict[str, float]]) -> None:
+def beside(peer: Served, topic: str, load: Load, action: Callable[[], Result]) -> tuple[Delays, Result]:
+    """The same, of what is sent while an action runs; and what the action returns."""
+    command = _command(peer, topic, load, drivers.LIMIT_S)
+    with _fresh(peer, topic, load), subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        try:
+            if client.stdout.readline().strip() != COUNTING:
+                raise Failed(f"the client did not get going: {' '.join(command[-8:])}")
+            result = action()
+            client.terminate()
+            out = client.communicate(timeout=drivers.LIMIT_S)[0]
+        finally:
+            client.kill()  # if it runs
+        if client.returncode:
+            raise Failed(f"exit {client.returncode}: {' '.join(command[-8:])}")
+        return _delays(peer, topic, out), result
+
+
+def note(figures: Figures, peer: Named, prefix: str, row: Delays) -> None:
     """Keep p50, p99 and p99.9 of one run."""
     for kind, found in row.items():
         for name in ("p50", "p99", "p999"):
             figure = f"{prefix}: {kind}, {name}, ms"
-            figures.setdefault(figure, {}).setdefault(broker.name, []).append(found[name])
+            figures.setdefault(figure, {}).setdefault(peer.name, []).append(found[name])
+
+
+@contextlib.contextmanager
+def _fresh(peer: Served, topic: str, load: Load) -> Iterator[None]:
+    drivers.client("create", peer.bootstrap, topic, load)
+    try:
+        yield
+    finally:
+        drivers.client("delete", peer.bootstrap, topic, load)
+
+
+def _command(peer: Served, topic: str, load: Load, seconds: float) -> list[str]:
+    arguments = [peer.bootstrap, topic, load.acks, str(RATE), str(WARM_UP_S), str(seconds)]
+    return [*drivers.PYTHON, "tests.bench.loads.latency_client", *arguments]
+
+
+def _delays(peer: Served, topic: str, out: str) -> Delays:
+    row: Delays = json.loads(out.splitlines()[-1])
+    found = row["end to end"]
+    print(f"  {peer.name}, {topic}: p50 {found['p50']:.2f} ms, p99 {found['p99']:.2f} ms", flush=True)
+    return row

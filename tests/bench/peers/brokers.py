@@ -75,5 +75,9 @@ def in_turn(peers: Sequence[Peer], round_number: int) -> Sequence[Peer]:
 
 def warm_memory(load: Load, clients: int = 1) -> None:
     """Make free memory as fast as used memory, for what is measured next."""
-    gibibytes = math.ceil(WARM_FACTOR * clients * load.messages * load.message_bytes / 2**30)
+    warm_gibibytes(math.ceil(WARM_FACTOR * clients * load.messages * load.message_bytes / 2**30))
+
+
+def warm_gibibytes(gibibytes: int) -> None:
+    """The same, of so much memory."""
     drivers.run([*drivers.PYTHON, "tests.bench.loads.warm_memory", str(gibibytes)])

@@ -8,12 +8,13 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.bench.loads.load import Load
 from tests.bench.peers import apache_kafka, headwater_processes
 from tests.bench.peers.brokers import HEADWATER, KAFKA
 from tests.bench.processes import Child, Failed, cpu_seconds, free_port, resident_mib
@@ -31,15 +32,23 @@ REPLICATION = {
     "transaction.state.log.replication.factor": BROKERS,
     "transaction.state.log.min.isr": BROKERS - 1,
 }
+#: How titles of tables name what `replicated` gives.
+REPLICATED = f"acks=all, {BROKERS} replicas, min.insync.replicas={BROKERS - 1}"
+
+
+def replicated(load: Load) -> Load:
+    """With a replica on each broker, and acknowledged by all that are in sync, of which there are two or more."""
+    return replace(load, acks="all", replicas=BROKERS, min_isr=BROKERS - 1)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Three brokers: their processes, and their addresses."""
+    """Three brokers: their processes, their addresses, and the folder with all their data."""
 
     name: str
     children: Sequence[Child]
     bootstrap: str
+    folder: Path
 
     def cpu_seconds(self) -> float:
         """User and system CPU time so far of all its processes."""
@@ -120,7 +129,7 @@ def separate_headwater(folder: Path, zookeeper_heap: str = "512m") -> Iterator[S
             ending.callback(child.stop)
             brokers[number], ports[number] = child, port
         cluster = SeparateBrokers(HEADWATER, brokers, ports, zookeeper.address)
-        _await_all(Cluster(HEADWATER, list(brokers.values()), cluster.bootstrap))
+        _await_all(Cluster(HEADWATER, list(brokers.values()), cluster.bootstrap, folder))
         yield cluster
 
 
@@ -157,13 +166,13 @@ def _kafka(folder: Path, ending: contextlib.ExitStack) -> Cluster:
         child = Child(f"Apache Kafka {number}", [*base, "kafka.Kafka", str(config)], folder / f"broker-{number}.log")
         ending.callback(child.stop)
         children.append(child)
-    return Cluster(KAFKA, children, ",".join(f"127.0.0.1:{port}" for port, _ in ports))
+    return Cluster(KAFKA, children, ",".join(f"127.0.0.1:{port}" for port, _ in ports), folder)
 
 
 def _headwater(folder: Path, ending: contextlib.ExitStack) -> Cluster:
     child, address = headwater_processes.start_cluster(folder, BROKERS)
     ending.callback(child.stop)
-    return Cluster(HEADWATER, [child], address)
+    return Cluster(HEADWATER, [child], address, folder)
 
 
 def _await_all(cluster: Cluster) -> None:
