@@ -52,7 +52,7 @@ class Amounts:
     seconds: float
 
 
-USUAL = Amounts(moved_bytes=10 * 10**9, file_bytes=2 * 10**9, seconds=20)
+USUAL = Amounts(moved_bytes=10 * 10**9, file_bytes=2 * 10**9, seconds=15)
 QUICK = Amounts(moved_bytes=500 * 10**6, file_bytes=100 * 10**6, seconds=5)
 
 
@@ -61,11 +61,11 @@ def measure(folder: Path, amounts: Amounts, rounds: int) -> tuple[list[Table], F
     figures: Figures = {}
     with clusters.both(folder) as pair:
         for cluster in pair:
-            _one_round(cluster, amounts, int(amounts.moved_bytes * WARM_UP_SHARE), "warm-up")
+            _one_round(pair, cluster, amounts, int(amounts.moved_bytes * WARM_UP_SHARE), "warm-up")
         for round_number in range(rounds):
             for cluster in brokers.in_turn(pair, round_number):
-                _await_deletion(pair)
-                keep(figures, cluster, _one_round(cluster, amounts, amounts.moved_bytes, str(round_number)))
+                row = _one_round(pair, cluster, amounts, amounts.moved_bytes, str(round_number))
+                keep(figures, cluster, row)
     title = (
         f"{amounts.moved_bytes / 1e9:g} GB in {PARTITIONS} partitions moved to another broker beside "
         f"{latency.RATE:,} messages/s, {clusters.REPLICATED}, {rounds} rounds in turn after one to warm up"
@@ -73,9 +73,13 @@ def measure(folder: Path, amounts: Amounts, rounds: int) -> tuple[list[Table], F
     return [comparison(title, figures, KAFKA, HEADWATER)], figures
 
 
-def _one_round(cluster: Cluster, amounts: Amounts, moved_bytes: int, name: str) -> dict[str, float]:
+def _one_round(
+    pair: list[Cluster], cluster: Cluster, amounts: Amounts, moved_bytes: int, name: str
+) -> dict[str, float]:
     load = clusters.replicated(Load())
     before = latency.one_run(cluster, f"before-{name}", load, amounts.seconds)
+    # After the client has run alone, not before: the logs of the last round go later than it ends.
+    _await_deletion(pair)
     topic = f"{FILLED}-{name}"
     batch_bytes = len(prepared_sender.prepared_batch())
     requests = math.ceil(moved_bytes / PARTITIONS / batch_bytes)
