@@ -118,10 +118,10 @@ PARTS: dict[str, Part] = {
         f, o.drivers, Load(o.messages(1_000_000)), o.rounds(5), 1 if o.quick else cluster.WARM_UP_ROUNDS
     ),
     "cluster-latency": lambda f, o: cluster.measure_latency(
-        f, 5 if o.quick else 20, o.rounds(5), 1 if o.quick else cluster.LATENCY_WARM_UP_ROUNDS
+        f, 5 if o.quick else 15, o.rounds(4), 1 if o.quick else cluster.LATENCY_WARM_UP_ROUNDS
     ),
     "cluster-transactions": lambda f, o: cluster_transactions.measure(
-        f, o.messages(300_000, 50_000), o.rounds(5), 1 if o.quick else cluster.WARM_UP_ROUNDS
+        f, o.messages(300_000, 50_000), o.rounds(7), 1 if o.quick else cluster.WARM_UP_ROUNDS
     ),
     "cluster-reassignment": lambda f, o: cluster_reassignment.measure(
         f, cluster_reassignment.QUICK if o.quick else cluster_reassignment.USUAL, o.rounds(1)

@@ -24,6 +24,8 @@ from tests.bench.loads.load_client import WAIT_S, assignable_consumer
 
 #: Messages that are read at once: little beside what a period takes.
 READ_AT_ONCE = 200
+#: Without a bound a period would be spent with reading, and most of a transaction with waiting for what was sent in it.
+UNACKNOWLEDGED = 5_000
 
 
 def move(bootstrap: str, source: str, target: str, messages: int, period_s: float) -> dict[str, float]:
@@ -44,7 +46,7 @@ def move(bootstrap: str, source: str, target: str, messages: int, period_s: floa
             "transactional.id": f"{source}-mover",
             "batch.size": Load().batch_bytes,
             "linger.ms": LINGER_MS,
-            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.messages": UNACKNOWLEDGED,
             "metadata.recovery.strategy": "none",  # librdkafka's issue 5511
         }
     )

@@ -21,6 +21,7 @@ from tests.bench.report import Figures, Table, comparison, listing
 
 #: Rounds that do not count: a JVM compiles for as long.
 WARM_UP_ROUNDS = 5
+#: Fewer of these, in which each message is a request of its own.
 LATENCY_WARM_UP_ROUNDS = 3
 IDLE_S = 5
 

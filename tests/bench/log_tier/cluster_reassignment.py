@@ -13,14 +13,14 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
 from headwater.logtier.client.reassignments import alter_partition_reassignments, list_partition_reassignments
-from headwater.logtier.client.replicas import ReplicaAdmin
+from headwater.logtier.client.replicas import BROKER_RESOURCE, ReplicaAdmin
 from tests.bench.loads import drivers, prepared_sender
 from tests.bench.loads.load import Load
 from tests.bench.loads.load_client import create_topic
@@ -33,11 +33,11 @@ from tests.bench.processes import Failed
 from tests.bench.report import Figures, Table, comparison
 
 PARTITIONS = 6
-#: What is moved once to warm up, as a part of what counts.
-WARM_UP_SHARE = 0.1
 FILLED = "filled"
 POLL_S = 0.1
-DELETION_S = 180.0
+#: For how long deleted logs keep their place on the disk; both sides' default is a minute.
+DELETION_DELAY_S = 10
+DELETION_S = 120.0
 KNOWN_S = 10.0
 #: Free memory that is not warmed.
 SPARE_GIBIBYTES = 1
@@ -51,8 +51,12 @@ class Amounts:
     file_bytes: int
     seconds: float
 
+    def warm_up(self) -> Amounts:
+        """Little to move, but messages enough for a JVM to have compiled what an unbatched one needs."""
+        return replace(self, moved_bytes=self.moved_bytes // 10, seconds=self.seconds * 1.5)
 
-USUAL = Amounts(moved_bytes=10 * 10**9, file_bytes=2 * 10**9, seconds=20)
+
+USUAL = Amounts(moved_bytes=10 * 10**9, file_bytes=2 * 10**9, seconds=10)
 QUICK = Amounts(moved_bytes=500 * 10**6, file_bytes=100 * 10**6, seconds=5)
 
 
@@ -61,11 +65,12 @@ def measure(folder: Path, amounts: Amounts, rounds: int) -> tuple[list[Table], F
     figures: Figures = {}
     with clusters.both(folder) as pair:
         for cluster in pair:
-            _one_round(cluster, amounts, int(amounts.moved_bytes * WARM_UP_SHARE), "warm-up")
+            _delete_soon(cluster)
+            _one_round(cluster, amounts.warm_up(), "warm-up")
         for round_number in range(rounds):
             for cluster in brokers.in_turn(pair, round_number):
                 _await_deletion(pair)
-                keep(figures, cluster, _one_round(cluster, amounts, amounts.moved_bytes, str(round_number)))
+                keep(figures, cluster, _one_round(cluster, amounts, str(round_number)))
     title = (
         f"{amounts.moved_bytes / 1e9:g} GB in {PARTITIONS} partitions moved to another broker beside "
         f"{latency.RATE:,} messages/s, {clusters.REPLICATED}, {rounds} rounds in turn after one to warm up"
@@ -73,15 +78,15 @@ def measure(folder: Path, amounts: Amounts, rounds: int) -> tuple[list[Table], F
     return [comparison(title, figures, KAFKA, HEADWATER)], figures
 
 
-def _one_round(cluster: Cluster, amounts: Amounts, moved_bytes: int, name: str) -> dict[str, float]:
+def _one_round(cluster: Cluster, amounts: Amounts, name: str) -> dict[str, float]:
     load = clusters.replicated(Load())
     before = latency.one_run(cluster, f"before-{name}", load, amounts.seconds)
     topic = f"{FILLED}-{name}"
     batch_bytes = len(prepared_sender.prepared_batch())
-    requests = math.ceil(moved_bytes / PARTITIONS / batch_bytes)
+    requests = math.ceil(amounts.moved_bytes / PARTITIONS / batch_bytes)
     with _filled(cluster, topic, requests) as target:
         disk = _disk_rate(cluster.folder, amounts.file_bytes)
-        _warm_free_memory(moved_bytes)
+        _warm_free_memory(amounts.moved_bytes)
         during, seconds = latency.beside(cluster, f"during-{name}", load, lambda: _move(cluster, topic, target))
         stored = drivers.client("stored", cluster.bootstrap, topic, load)["messages"]
         if stored != requests * PARTITIONS * prepared_sender.RECORDS:
@@ -155,8 +160,16 @@ def _disk_rate(folder: Path, size: int) -> float:
     return (size >> 20 << 20) / seconds / 1e6
 
 
+def _delete_soon(cluster: Cluster) -> None:
+    """Let logs of deleted topics, and those that have moved away, leave the disk before their time."""
+    change = {"log.segment.delete.delay.ms": str(DELETION_DELAY_S * 1000)}
+    with ClusterClient(ClientConfig(parse_bootstrap_servers(cluster.bootstrap))) as client:
+        admin = ReplicaAdmin(client)
+        admin.alter_configs(BROKER_RESOURCE, {str(broker_id): change for broker_id in admin.assignments()[0]})
+
+
 def _await_deletion(pair: list[Cluster]) -> None:
-    """Logs of deleted topics, and those that have moved away, leave the disk a minute later."""
+    """Return when they have: what is measured next shall not be beside their removal."""
     deadline_s = time.monotonic() + DELETION_S
     while any(
         name.startswith(f"{FILLED}-") for cluster in pair for _, names, _ in os.walk(cluster.folder) for name in names
