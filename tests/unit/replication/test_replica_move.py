@@ -11,6 +11,7 @@ import pytest
 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.config.definition import LONG_MAX
+from headwater.logtier.log.log import Log
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
@@ -319,32 +320,36 @@ def test_a_limited_move_copies_in_small_parts_and_follows_what_is_written(tmp_pa
     asyncio.run(scenario())
 
 
-def test_a_truncation_during_a_move_begins_the_copy_again(tmp_path: Path) -> None:
+def test_a_truncation_during_a_move_begins_the_copy_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower's log that diverges is cut, and has other records at the same offsets afterwards."""
 
     async def scenario() -> None:
         node = Node(tmp_path)
         node.create()
-        for value in range(200):
+        for value in range(1_900):
             node.append(value)
         target = node.other_folder
-        node.replicas.log_dirs.limit_moves(10_000)
         node.replicas.log_dirs.alter(P0, target)
         [(move, _)] = node.replicas.log_dirs._moves.values()
-        # Once the copy has begun, what is written is copied as batches: before, it would be part of the copied file.
+        is_open, go_on = asyncio.Event(), asyncio.Event()
+        catch_up = move._catch_up
+
+        async def later(future: Log) -> None:
+            is_open.set()
+            await go_on.wait()
+            await catch_up(future)
+
+        monkeypatch.setattr(move, "_catch_up", later)
         async with asyncio.timeout(20):
-            while not move.copied_bytes:  # noqa: ASYNC110 (the copy has no event for tests)
-                await asyncio.sleep(0.001)
-        for value in range(200, 2_000):
+            await is_open.wait()
+        for value in range(1_900, 2_000):
             node.append(value)
-        async with asyncio.timeout(20):
-            while move._future is None or move._future.log_end_offset < 300:  # noqa: ASYNC110 (the copy has no event for tests)
-                await asyncio.sleep(0.001)
-        assert move._future.log_end_offset < 2_000
+        assert move._future is not None
+        assert 300 <= move._future.log_end_offset < 2_000
         node.replicas.log(P0).truncate_to(250)
         for value in range(10_250, 12_000):
             node.append(value)
-        node.replicas.log_dirs.limit_moves(10_000_000)
+        go_on.set()
         await node.moved()
         assert node.folder == target
         assert node.values() == [*range(250), *range(10_250, 12_000)]
