@@ -366,7 +366,7 @@ class Partition(Generic[LogT]):
             KafkaError: not_leader_or_follower, fenced_leader_epoch, unknown_leader_epoch.
         """
         if self.leader_id != self.broker_id and not (
-            or_follower and not self._fences and self.broker_id in self.replicas
+            or_follower and self.may_serve(any_replica=True) and self.broker_id in self.replicas
         ):
             leader = "may be led by another broker" if self._fences else f"is led by broker {self.leader_id}"
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic_partition} {leader}")

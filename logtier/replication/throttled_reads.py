@@ -45,7 +45,7 @@ def record_answer(
 ) -> None:
     """Count what a follower gets of throttled partitions."""
     for each, found in zip(wanted, fetched, strict=True):
-        if found.size:
+        if found.size and throttle.is_throttled(each.topic_partition):
             is_exempt = _is_exempt(partition_of(each.topic_partition), follower_id, each.offset)
             throttle.record(each.topic_partition, found.size, now_ms, is_exempt=is_exempt)
 

@@ -20,7 +20,8 @@ GROUP = "movers"
 RECORDS_MAX = 500
 TRANSACTION_TIMEOUT_MS = 30_000
 REQUEST_S = 20.0
-#: librdkafka 2.10 and later never return from send_offsets_to_transaction after a re-bootstrap (its issue 5511).
+#: librdkafka 2.10 and later never return from send_offsets_to_transaction after a re-bootstrap (its issue 5511), and
+#: sometimes without one.
 _NO_REBOOTSTRAP = {"metadata.recovery.strategy": "none"}
 
 

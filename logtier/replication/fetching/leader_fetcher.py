@@ -151,7 +151,7 @@ class LeaderFetcher:
     def _position(self, followed: FollowedPartition, bytes_max: int, now_ms: int) -> ReplicaFetchPartition | int | None:
         """Return where to fetch a partition; a throttled one that is not exempt pauses while the quota is exceeded."""
         position = self._logs.position(followed, bytes_max)
-        if position is None or self._is_exempt(followed, position):
+        if position is None or not self._throttle.is_active or self._is_exempt(followed, position):
             return position
         return self._throttle.wait_ms(followed.topic_partition, now_ms) or position
 
@@ -181,17 +181,18 @@ class LeaderFetcher:
             if question is None:
                 continue  # followed elsewhere meanwhile, or not at all
             followed, asked = question
-            is_exempt = self._is_exempt(followed, asked)
             outcome = self._logs.take(followed, asked, answer)
             if outcome is AnswerOutcome.OUT_OF_RANGE:
                 self._plan.hold(followed)
                 out_of_range.append(question)
             else:
                 self._plan_after(outcome, followed)
+            size = len(answer.records)
+            if self._throttle.is_active:
+                now_ms, is_exempt = self._clock.monotonic_ms(), self._is_exempt(followed, asked)
+                self._throttle.record(followed.topic_partition, size, now_ms, is_exempt=is_exempt)
             if outcome is AnswerOutcome.APPLIED:
                 self._watermarks[followed.topic_partition] = answer.high_watermark
-            now_ms, size = self._clock.monotonic_ms(), len(answer.records)
-            self._throttle.record(followed.topic_partition, size, now_ms, is_exempt=is_exempt)
             turn_bytes += size
             if turn_bytes >= TURN_BYTES:
                 turn_bytes = 0

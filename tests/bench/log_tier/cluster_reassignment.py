@@ -139,10 +139,14 @@ def _move(cluster: Cluster, topic: str, target: int) -> float:
                 raise Failed(f"{cluster.name}: {topic} is not moved after {drivers.LIMIT_S} s")
             time.sleep(POLL_S)
         seconds = time.monotonic() - begun_s
-        while any(each.replicas != (target,) for each in ReplicaAdmin(client).assignments([topic])[1]):
-            if time.monotonic() - begun_s - seconds > KNOWN_S:  # the broker that answers may not know it yet
-                raise Failed(f"{cluster.name}: {topic} has other replicas than those asked for")
-            time.sleep(POLL_S)
+        # The broker that answers may not know it yet.
+        clusters.await_partitions(
+            ReplicaAdmin(client),
+            lambda each: each.replicas == (target,),
+            f"{cluster.name}: {topic} has other replicas than those asked for",
+            topics=[topic],
+            limit_s=KNOWN_S,
+        )
     return seconds
 
 

@@ -7,7 +7,6 @@ leads a third of the partitions and coordinates the group and the transactions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -34,7 +33,6 @@ IN_SYNC_S: Final = 120.0
 #: The least time for which a broker is away: a wait has begun by then, or there is none.
 LEAST_S: Final = 3.0
 RECENT_S: Final = 0.5
-POLL_S: Final = 0.1
 #: Kafka's own API 55: who leads the quorum of controllers.
 DESCRIBE_QUORUM: Final = 55
 
@@ -115,19 +113,15 @@ def _settle(admin: ReplicaAdmin) -> None:
     """All in sync, and every partition led by its preferred leader."""
     _await_in_sync(admin)
     admin.elect_preferred([(each.topic, each.partition) for each in _partitions(admin)])
-    _await(admin, lambda each: each.leader == each.replicas[0])
+    clusters.await_partitions(
+        admin, lambda each: each.leader == each.replicas[0], "preferred replicas do not lead", limit_s=IN_SYNC_S
+    )
 
 
 def _await_in_sync(admin: ReplicaAdmin) -> None:
-    _await(admin, lambda each: len(each.isr) == BROKERS)
-
-
-def _await(admin: ReplicaAdmin, is_so: Callable[[AssignedPartition], bool]) -> None:
-    deadline_s = time.monotonic() + IN_SYNC_S
-    while not all(is_so(each) for each in _partitions(admin)):
-        if time.monotonic() > deadline_s:
-            raise Failed(f"replicas are not in sync, or not led by the preferred one, after {IN_SYNC_S:.0f} s")
-        time.sleep(POLL_S)
+    clusters.await_partitions(
+        admin, lambda each: len(each.isr) == BROKERS, "replicas are not in sync", limit_s=IN_SYNC_S
+    )
 
 
 def _partitions(admin: ReplicaAdmin, *topics: str) -> list[AssignedPartition]:

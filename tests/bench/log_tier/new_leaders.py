@@ -14,7 +14,6 @@ from headwater.logtier.client.cluster import ClientConfig, ClusterClient, parse_
 from headwater.logtier.client.replicas import AssignedPartition, ReplicaAdmin
 from tests.bench.peers import clusters
 from tests.bench.peers.clusters import SeparateBrokers
-from tests.bench.processes import Failed
 from tests.bench.report import Table, listing
 
 VICTIM: Final = 1
@@ -83,8 +82,4 @@ def _one_round(cluster: SeparateBrokers, zookeeper: KazooClient) -> dict[str, fl
 
 
 def _await(admin: ReplicaAdmin, is_so: Callable[[AssignedPartition], bool]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
-    while not all(is_so(each) for each in admin.assignments()[1]):
-        if time.monotonic() > deadline_s:
-            raise Failed(f"the partitions were not as expected after {LIMIT_S:.0f} s")
-        time.sleep(POLL_S)
+    clusters.await_partitions(admin, is_so, "the partitions were not as expected", limit_s=LIMIT_S)

@@ -7,13 +7,14 @@ import contextlib
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from headwater.logtier.client.replicas import AssignedPartition, ReplicaAdmin
 from tests.bench.loads.load import Load
 from tests.bench.peers import apache_kafka, headwater_processes
 from tests.bench.peers.brokers import HEADWATER, KAFKA
@@ -23,6 +24,7 @@ from tests.zookeeper import ServerOptions, running_zookeeper
 
 BROKERS = 3
 START_S = 120
+POLL_S = 0.05
 #: broker.session.timeout.ms of Kafka, by default.
 SESSION_MS = 9_000
 REPLICATION = {
@@ -173,6 +175,22 @@ def _headwater(folder: Path, ending: contextlib.ExitStack) -> Cluster:
     child, address = headwater_processes.start_cluster(folder, BROKERS)
     ending.callback(child.stop)
     return Cluster(HEADWATER, [child], address, folder)
+
+
+def await_partitions(
+    admin: ReplicaAdmin,
+    is_so: Callable[[AssignedPartition], bool],
+    what: str,
+    *,
+    topics: Sequence[str] | None = None,
+    limit_s: float,
+) -> None:
+    """Return when all partitions of topics (None: all) are as the metadata shall say; Failed with `what`, in time."""
+    deadline_s = time.monotonic() + limit_s
+    while not all(is_so(each) for each in admin.assignments(topics)[1]):
+        if time.monotonic() > deadline_s:
+            raise Failed(f"{what} after {limit_s:.0f} s")
+        time.sleep(POLL_S)
 
 
 def _await_all(cluster: Cluster) -> None:

@@ -110,7 +110,6 @@ def unregister(verb: str, bootstrap_servers: str | None, broker: int) -> None:
     """Remove the registration of a broker; CliError if it has replicas."""
     with cluster_client(verb, bootstrap_servers) as cluster:
         admin = ReplicaAdmin(cluster)
-        read_cluster(admin)  # it raises if topics are hidden from this user
         stays = _left_on(admin, (broker,))
         if stays:
             raise CliError(
@@ -200,9 +199,11 @@ def _run(
 
 
 def _left_on(admin: ReplicaAdmin, brokers: Sequence[int]) -> list[str]:
-    """Return the partitions with a replica on some brokers."""
-    _, assigned = admin.assignments()
-    return [f"{each.topic}-{each.partition}" for each in assigned if set(each.replicas) & set(brokers)]
+    """Return the partitions with a replica on some brokers, also one that a running reassignment removes."""
+    snapshot, running = read_cluster(admin)
+    replicas = {key: part.replicas for key, part in snapshot.partitions.items()}
+    replicas |= {key: each.replicas for key, each in running.items()}
+    return [str(key) for key, found in replicas.items() if set(found) & set(brokers)]
 
 
 def _reasons(plan: ReassignmentPlan, result: PlanResult | None) -> str:
