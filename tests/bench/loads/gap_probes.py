@@ -20,6 +20,8 @@ PERIOD_S = 0.02
 COMMIT_PERIOD_S = 0.05
 LIMIT_S = 120.0
 VALUE = b"v" * 200
+#: Of librdkafka's log: that brokers are away is what is measured.
+SILENT = 0
 
 
 class Successes:
@@ -100,7 +102,13 @@ class IdempotentProducer(Probe):
         super().__init__(Successes("the producer", range(partitions)))
         self._topic, self._partitions = topic, partitions
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0}
+            {
+                "bootstrap.servers": bootstrap,
+                "log_level": SILENT,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+            }
         )
 
     def run(self) -> None:
@@ -137,6 +145,7 @@ class GroupMember(Probe):
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
+                "log_level": SILENT,
                 "group.id": group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",
@@ -172,6 +181,7 @@ class Transactions(Probe):
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
+                "log_level": SILENT,
                 "transactional.id": transactional_id,
                 "linger.ms": 0,
                 "metadata.recovery.strategy": "none",  # librdkafka's issue 5511

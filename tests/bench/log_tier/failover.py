@@ -33,8 +33,9 @@ IN_SYNC_S: Final = 120.0
 #: The least time for which a broker is away: a wait has begun by then, or there is none.
 LEAST_S: Final = 3.0
 RECENT_S: Final = 0.5
-#: Kafka's own API 55: who leads the quorum of controllers.
+#: Kafka's API that tells who leads the quorum of controllers, and a version of it; it is none of our client's.
 DESCRIBE_QUORUM: Final = 55
+DESCRIBE_QUORUM_VERSION: Final = 1
 
 KILLED, KILLED_CONTROLLER = "kill -9", "kill -9 of the controller"
 STOPPED, STOPPED_CONTROLLER = "SIGTERM", "SIGTERM of the controller"
@@ -143,8 +144,8 @@ def _controller(cluster: SeparateBrokers, client: ClusterClient) -> int:
     topics = ({"topic_name": "__cluster_metadata", "partitions": ({"partition_index": 0},)},)
 
     def ask() -> int:
-        connection = client.any_connection()
-        answer = connection.call(kio_request(DESCRIBE_QUORUM, connection.version(DESCRIBE_QUORUM), {"topics": topics}))
+        request = kio_request(DESCRIBE_QUORUM, DESCRIBE_QUORUM_VERSION, {"topics": topics})
+        answer = client.any_connection().call(request)
         [topic] = answer.topics
         [partition] = topic.partitions
         return int(partition.leader_id)

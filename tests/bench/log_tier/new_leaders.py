@@ -47,7 +47,7 @@ def measure(folder: Path, partitions: int, rounds: int) -> tuple[list[Table], di
 def _create(cluster: SeparateBrokers, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     topics = [
-        NewTopic(f"many-{number}", replica_assignment=[REPLICAS] * PARTITIONS_A_TOPIC)
+        NewTopic(f"many-{number}", PARTITIONS_A_TOPIC, replica_assignment=[REPLICAS] * PARTITIONS_A_TOPIC)
         for number in range(partitions // PARTITIONS_A_TOPIC)
     ]
     for start in range(0, len(topics), TOPICS_A_REQUEST):
