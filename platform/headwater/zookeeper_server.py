@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from headwater.folder_lock import FolderInUseError, lock_folder
@@ -163,7 +164,7 @@ class ZooKeeperProcess:
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops the brokers first
                 pass_fds=(lock,),
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 (this process has one thread until it is ready)
+                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 (this process has one thread until it is ready)
             )
         except FolderInUseError as error:
             raise ZooKeeperError(str(error)) from None
@@ -224,6 +225,10 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
+    """Make this process, a child of `parent`, end when its parent does; on Linux alone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        # A parent that ended before the call would never be told of, and the server, with the folder's lock, stay.
+        if os.getppid() != parent:
+            os._exit(1)

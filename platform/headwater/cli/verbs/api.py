@@ -53,7 +53,8 @@ def api(
     try:
         asked_host = host if host is not None else settings().host
         listener = listen(asked_host, http_port if http_port is not None else settings().http_port)
-        _serve(listener, asked_host, bootstrap_servers, link)
+        with listener:
+            _serve(listener, asked_host, bootstrap_servers, link)
     except CliError as error:
         if not link.supervised:
             raise
