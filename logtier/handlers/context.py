@@ -109,7 +109,14 @@ class Services:
 
 
 class Connection(Reader, Protocol):
-    """The connection of a request."""
+    """The connection of a request.
+
+    Attributes:
+        is_carried_out: Set once a Produce request has been carried out and only its answer is awaited: the connection
+            may serve a further one meanwhile.
+    """
+
+    is_carried_out: bool
 
     def logs_refusal(self, host: str) -> bool:
         """Count a rejected request of a host; return whether to log it."""

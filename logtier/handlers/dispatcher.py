@@ -15,7 +15,8 @@ from headwater.logtier.handlers.context import EmbeddedContext, EmbeddedRequest,
 from headwater.logtier.handlers.long_requests import SLICE_RULES, SliceRule, join_answers, slices_of
 from headwater.logtier.handlers.loop_time import LoopTime, measured
 from headwater.logtier.handlers.records import fetch
-from headwater.logtier.network.server import ClientConnection, Response
+from headwater.logtier.network.pending_answers import Response
+from headwater.logtier.network.server import ClientConnection
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from headwater.logtier.protocol.refusals import refusal

@@ -8,6 +8,7 @@ import struct
 from headwater.logtier.protocol.errors import ProtocolViolationError
 
 _LENGTH = struct.Struct(">i")
+_API_KEY = struct.Struct(">h")
 #: Memory of an idle connection; most requests other than Produce fit.
 INITIAL_BUFFER_BYTES = 16 << 10
 #: Growth factor of a buffer while its frame arrives: the announced length alone allocates no memory.
@@ -115,6 +116,17 @@ class RequestFramer:
         self._start = end = start + size
         self._is_frame_in_use = True
         return self._view[start + 4 : end]
+
+    def next_api_key(self) -> int | None:
+        """Return the API key of the next frame, which stays; None if it is incomplete, -1 if it will be rejected."""
+        try:
+            if self._end - self._start < 4 or self._end - self._start < self._size_at_start():
+                return None
+        except ProtocolViolationError:
+            return -1
+        key: int
+        (key,) = _API_KEY.unpack_from(self._buffer, self._start + 4)
+        return key
 
     @property
     def is_empty(self) -> bool:

@@ -1,12 +1,13 @@
 """Client connections: one request at a time each, as Kafka mutes a channel until its response is sent.
 
 This keeps responses in the order of requests, limits the memory per client to one request and one response, and lets a
-slow consumer delay only itself.
+slow consumer delay only itself. Produce requests alone overlap (ADR 45): the next is carried out while earlier ones,
+whose records are in the log, wait for the followers or the device.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from headwater.logtier.network.connection import (
@@ -16,10 +17,12 @@ from headwater.logtier.network.connection import (
     RequestFramer,
 )
 from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules, HostWait, admit_every_host
+from headwater.logtier.network.pending_answers import PendingAnswers, Response
 from headwater.logtier.network.request_memory import BEFORE_LOGIN_BYTES_MAX, Holder, RequestMemory
 from headwater.logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.protocol.messages import PRODUCE_KEY
 from headwater.logtier.runtime.clock import Clock
-from headwater.logtier.runtime.network import Listener, Network, Part, Stream, TlsError, UnreadableError
+from headwater.logtier.runtime.network import Listener, Network, Stream, TlsError, UnreadableError
 from headwater.logtier.security.failure_lines import FailureLines
 from headwater.logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity, UnnamedCertificateError
 from headwater.logtier.security.sasl_session import ANONYMOUS, SaslSession, share_owner
@@ -35,8 +38,6 @@ SLOW_REQUEST_MS = 30_000
 #: Time for a client to read the reason of a failed authentication.
 REFUSED_CLOSE_S = 0.1
 
-#: The response of one request: its parts in order, or None for a request without a response (acks=0).
-Response = Sequence[Part] | None
 #: Turns a frame, which stays valid until then, into a response. ProtocolViolationError closes the connection.
 Dispatch = Callable[[memoryview, "ClientConnection"], Response | Awaitable[Response]]
 
@@ -215,7 +216,7 @@ def shared_limits(
 
 
 class ClientConnection:
-    """One client: receives frames, dispatches them one by one, sends the responses in that order.
+    """One client: receives frames, dispatches them in order, sends the responses in that order.
 
     `principal` is the client's identity from the listener and the certificate; with `sasl`, the SASL session has it.
     """
@@ -255,7 +256,9 @@ class ClientConnection:
         #: Whether receiving of the request pauses because it may not have the turn yet.
         self._is_held_back = False
         self._stream: Stream | None = None
-        self._answering: asyncio.Future[Response] | None = None
+        self._answers = PendingAnswers()
+        #: Whether the request last dispatched, a Produce, has been carried out and only its answer is awaited.
+        self.is_carried_out = False
         self._serving = False
         #: Timer that ends muting of the client.
         self._unmuting: asyncio.TimerHandle | None = None
@@ -295,7 +298,7 @@ class ClientConnection:
             self._end_handshake()
 
     def buffer_updated(self, size: int) -> None:
-        """Handle received bytes: dispatch whole frames, unless a request is being answered."""
+        """Handle received bytes: dispatch whole frames, unless they must wait for the answer of an earlier one."""
         self._framer.received(size)
         self._last_active_ms = self._clock.monotonic_ms()
         self._serve()
@@ -308,7 +311,7 @@ class ClientConnection:
         self._serve()
 
     def connection_lost(self, error: OSError | None) -> None:
-        """Handle the end of the connection; the request being answered is cancelled."""
+        """Handle the end of the connection; requests being answered are cancelled."""
         self._stream = None
         self.release_request_memory()
         self._memory.release(self._holder)
@@ -321,8 +324,7 @@ class ClientConnection:
             )
         elif error is not None:
             logger.info("connection of %s lost: %s", self.peer_host, error)
-        if self._answering is not None:
-            self._answering.cancel()
+        self._answers.cancel()
         if self._unmuting is not None:
             self._unmuting.cancel()
         self._server.forget(self)
@@ -358,7 +360,7 @@ class ClientConnection:
             memory.release(holder)
 
     def mute(self, wait_ms: int) -> None:
-        """Serve no request after the present one for `wait_ms` (KIP-219)."""
+        """Serve no request after those dispatched for `wait_ms` (KIP-219)."""
         if self._unmuting is not None:
             self._unmuting.cancel()
         self._unmuting = asyncio.get_running_loop().call_later(wait_ms / 1000, self._unmute)
@@ -378,7 +380,7 @@ class ClientConnection:
 
     def is_idle_since(self, deadline_ms: int) -> bool:
         """Whether the client has been inactive since the deadline, is not muted, and no request is being answered."""
-        return self._last_active_ms < deadline_ms and self._answering is None and self._unmuting is None
+        return self._last_active_ms < deadline_ms and not self._answers and self._unmuting is None
 
     def withholds_request_since(self, deadline_ms: int) -> bool:
         """Whether others wait for the memory of a request that was granted some before the deadline and is incomplete.
@@ -409,9 +411,9 @@ class ClientConnection:
         try:
             while (
                 (stream := self._stream) is not None
-                and self._answering is None
                 and not stream.is_writing
                 and self._unmuting is None
+                and (not self._answers or self._may_overlap())
             ):
                 frame = framer.next_frame()
                 if frame is None:
@@ -420,13 +422,17 @@ class ClientConnection:
                     break
                 if self._kept is not None:
                     self.release_request_memory()
+                self.is_carried_out = False
+                size = len(frame)
                 response = self._dispatch(frame, self)
                 if self._holder.held_bytes or self._holder.wanted_bytes:
                     self._memory.release(self._holder)
-                if response.__class__ is list:  # first: isinstance of an abstract class takes longer
+                if self._answers:
+                    self._await(response, size)
+                elif response.__class__ is list:  # first: isinstance of an abstract class takes longer
                     stream.write(response)
                 elif isinstance(response, Awaitable):
-                    self._await(response)
+                    self._await(response, size)
                 elif response is not None:
                     stream.write(response)
                 if self.sasl is not None:
@@ -461,7 +467,7 @@ class ClientConnection:
             self._memory = self._shared.memory if is_known else self._shared.memory_before_login
             holder.owner = share_owner(principal, self.peer_host)
             self._granted_ms = self._last_active_ms
-        is_next = self._answering is None and not stream.is_writing
+        is_next = not self._answers and not stream.is_writing
         if not (self._memory.grant(holder, wanted) if is_next else self._memory.grant_if_it_fits(holder, wanted)):
             self._is_held_back = not is_next
             return False
@@ -476,21 +482,38 @@ class ClientConnection:
         if self._stream is not None and self._unmuting is None and not self._holder.wanted_bytes:
             self._stream.resume_reading()
 
-    def _await(self, response: Awaitable[Response]) -> None:
-        answering = asyncio.ensure_future(response)
-        if answering.done():
-            self._answer(answering)
-        else:
-            self._answering = answering
-            answering.add_done_callback(self._answered)
+    def _may_overlap(self) -> bool:
+        """Whether the next request may be served before the last one is answered."""
+        return self.is_carried_out and self._answers.have_room and self._framer.next_api_key() in (None, PRODUCE_KEY)
 
-    def _answered(self, answering: "asyncio.Future[Response]") -> None:
-        self._answering = None
+    def _await(self, response: Response | Awaitable[Response], size: int) -> None:
+        """Send a response when it is there and all earlier ones are sent; `size` is that of the request's frame."""
+        if not isinstance(response, Awaitable):
+            self._answers.add(response, size)
+            return
+        answer = asyncio.ensure_future(response)
+        self._answers.add(answer, size)
+        if answer.done():
+            self._send_answers()
+        else:
+            answer.add_done_callback(self._answered)
+
+    def _answered(self, _: "asyncio.Future[Response]") -> None:
         try:
-            self._answer(answering)
+            self._send_answers()
         except Exception as error:  # noqa: BLE001 (as in _serve)
             self._fail(error)
         self._serve()
+
+    def _send_answers(self) -> None:
+        """Send the answers that are there, all in one system call."""
+        parts, error = self._answers.take_ready()
+        if self._stream is not None and parts:
+            self._stream.write(parts)
+        if self._stream is not None and error is not None:
+            self._fail(error)
+        elif self.sasl is not None:
+            self._follow_authentication()
 
     def _fail(self, error: BaseException) -> None:
         """Close the connection after an error: one log line, with a stack trace for an internal error."""
@@ -501,20 +524,6 @@ class ClientConnection:
         else:
             logger.error(message, self.peer_host, error, exc_info=error)
         self.close()
-
-    def _answer(self, answering: "asyncio.Future[Response]") -> None:
-        if self._stream is None or answering.cancelled():
-            return
-        error = answering.exception()
-        if error is not None:
-            # Not raised: the traceback would refer to this frame, and so keep the request alive.
-            self._fail(error)
-            return
-        response = answering.result()
-        if response is not None:
-            self._stream.write(response)
-        if self.sasl is not None:
-            self._follow_authentication()
 
     def _follow_authentication(self) -> None:
         """Apply the limits of the authentication state; after a failure, close when the response is sent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,10 +23,13 @@ _PRODUCE, _INIT_PRODUCER_ID = 12, 4
 #: Errors of a broker that no longer knows what a producer has written.
 FORGOTTEN = {ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id}
 ACKS_ALL = -1
+#: Batches of a partition in flight. A broker that knows nothing of a producer takes any sequence first: its first batch
+#: goes alone, as that of Kafka's clients does.
+IN_FLIGHT = (1, 1, 2, 3)
 
 
 class Producer(Worker):
-    """An idempotent producer: one batch in flight a partition, repeated until it is acknowledged.
+    """An idempotent producer: up to three batches in flight, each repeated until it is acknowledged.
 
     With `acks` of 1 a leader that dies takes records with it: the producer begins anew when a broker has forgotten it.
     """
@@ -78,23 +82,43 @@ class Producer(Worker):
         self._next_sequence.clear()
 
     async def produce(self, key: TopicPartition) -> None:
-        """Produce one batch, and note that it was acknowledged."""
+        """Produce some batches, and note that they were acknowledged."""
         if self._producer_id < 0:
             await self._begin()
-        values = [b"%d" % next(self._numbers) for _ in range(self.chance.randint(1, 4))]
         sequence = self._next_sequence.get(key, 0)
+        in_flight = self.chance.choice(IN_FLIGHT) if sequence and self._acks == ACKS_ALL else 1
+        earlier: asyncio.Task[None] | None = None
+        batches = []
+        for _ in range(in_flight):
+            values = [b"%d" % next(self._numbers) for _ in range(self.chance.randint(1, 4))]
+            earlier = asyncio.ensure_future(self._send(key, values, sequence, earlier))
+            batches.append(earlier)
+            sequence += len(values)
+        try:
+            await asyncio.gather(*batches)
+        finally:
+            for batch in batches:
+                batch.cancel()
+
+    async def _send(
+        self, key: TopicPartition, values: list[bytes], sequence: int, earlier: asyncio.Task[None] | None
+    ) -> None:
         batch = self._batch(values, sequence)
         losses = self.history.losses
-        [produced] = await self.until_answered(
-            lambda: self._request(key, batch), lambda answer: answer[0].error_code, "produce", key
-        )
+
+        def code_of(answer: list[ProducedPartition]) -> int:
+            code = answer[0].error_code
+            is_ahead = code == ErrorCode.out_of_order_sequence_number and earlier is not None and not earlier.done()
+            return int(ErrorCode.not_leader_or_follower) if is_ahead else code
+
+        [produced] = await self.until_answered(lambda: self._request(key, batch), code_of, "produce", key)
         code = produced.error_code
         if code in FORGOTTEN and (self._acks != ACKS_ALL or self.history.has_lost):
             self.restart()  # what became of the batch is unknown: it is not sent again
         elif code:
             raise InvariantError(f"{self.name}: {key} refused sequence {sequence}: {ErrorCode(code).name}")
         else:
-            self._next_sequence[key] = sequence + len(values)
+            self._next_sequence[key] = max(self._next_sequence.get(key, 0), sequence + len(values))
             if self._acks == ACKS_ALL and (losses == self.history.losses or not self.history.may_lose):
                 self.history.acknowledge(key, produced.base_offset, values)
 

@@ -66,7 +66,7 @@ def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[lis
     """Append each partition's batch; with acks=0 an error closes the connection, since there is no response.
 
     Most requests are answered at once. A request waits for slow work on its records, then for the transaction
-    coordinator, then for the device and the followers; `_handle_later` goes on with it at its first wait.
+    coordinator, in `_handle_later`, then for the device and the followers, in `_acknowledge`.
     """
     # Before recompression, which hides the producer's codec.
     refused = _NO_VERDICTS if context.api_version >= FIRST_VERSION_WITH_ZSTD else _zstd_refusals(request)
@@ -82,8 +82,8 @@ def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[lis
         produced = _append_all(request, context, *verdicts)
     wait = _wait(request, context, produced)
     if wait is not None:
-        return _handle_later(request, context, refused, produced=produced, wait=wait)
-    return _respond(request, context, produced)
+        return _acknowledge(context, produced, wait)
+    return _respond(request.acks, context, produced)
 
 
 async def _handle_later(
@@ -93,21 +93,31 @@ async def _handle_later(
     *,
     compressing: Awaitable[Refusals] | None = None,
     verifying: Awaitable[Verdicts] | None = None,
-    produced: _Produced | None = None,
-    wait: ReplicationWait | None = None,
 ) -> list[bytes] | None:
-    """Go on with a request from the step that it waits for."""
-    if produced is None:
-        if compressing is not None:
-            refused = {**await compressing, **refused}
-        verdicts = verifying or _verdicts(request, context, refused)
-        if isinstance(verdicts, Awaitable):
-            verdicts = {**await verdicts, **refused}, None
-        produced = _append_all(request, context, *verdicts)
-        wait = _wait(request, context, produced)
-    if wait is not None:
+    """Go on with a request from the step that it waits for before its append."""
+    if compressing is not None:
+        refused = {**await compressing, **refused}
+    verdicts = verifying or _verdicts(request, context, refused)
+    if isinstance(verdicts, Awaitable):
+        verdicts = {**await verdicts, **refused}, None
+    produced = _append_all(request, context, *verdicts)
+    wait = _wait(request, context, produced)
+    return _respond(request.acks, context, produced) if wait is None else await _acknowledge(context, produced, wait)
+
+
+def _acknowledge(context: RequestContext, produced: _Produced, wait: ReplicationWait) -> Awaitable[list[bytes] | None]:
+    """Answer when the device and the followers have the records; meanwhile the client's next records are appended.
+
+    The wait holds nothing of the request, whose memory the next one takes.
+    """
+    if context.reader is not None:
+        context.reader.is_carried_out = True
+
+    async def acknowledged() -> list[bytes] | None:
         _refuse_unacknowledged(produced, await wait.results(), context)
-    return _respond(request, context, produced)
+        return _respond(-1, context, produced)
+
+    return acknowledged()
 
 
 def _verdicts(
@@ -212,9 +222,9 @@ def _refuse_unacknowledged(produced: _Produced, results: Results, context: Reque
             partitions[position] = ProducedPartition(key.partition, error.code, message=error.message or None)
 
 
-def _respond(request: Any, context: RequestContext, produced: _Produced) -> list[bytes] | None:
+def _respond(acks: int, context: RequestContext, produced: _Produced) -> list[bytes] | None:
     topics, _, first_error = produced
-    if request.acks == 0:
+    if acks == 0:
         if first_error is not None:
             raise ProtocolViolationError(f"produce with acks=0 failed: {first_error}")
         return None

@@ -22,7 +22,8 @@ from headwater.logtier.handlers.topics import (
     describe_log_dirs,
     metadata,
 )
-from headwater.logtier.network.server import ClientConnection, Response, Server, ServerLimits, shared_limits
+from headwater.logtier.network.pending_answers import Response
+from headwater.logtier.network.server import ClientConnection, Server, ServerLimits, shared_limits
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.request_counts import ELEMENTS_MAX

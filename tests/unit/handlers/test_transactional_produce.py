@@ -449,6 +449,7 @@ class Telling:
     """A connection that lets a few refusals be logged."""
 
     cold_fetches = 0
+    is_carried_out = False
 
     def __init__(self, lines: int) -> None:
         self.lines = lines

@@ -16,7 +16,8 @@ from typing import Self
 
 import pytest
 
-from headwater.logtier.network.server import ClientConnection, Response, Server, ServerLimits
+from headwater.logtier.network.pending_answers import Response
+from headwater.logtier.network.server import ClientConnection, Server, ServerLimits
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.cold_sender import PART_BYTES, PARTS_MAX, ColdSender, Sender, Sent
 from headwater.logtier.runtime.event_loop import run

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules
+from headwater.logtier.network.pending_answers import Response
 from headwater.logtier.network.request_memory import RequestMemory
-from headwater.logtier.network.server import ClientConnection, Response, Server, ServerLimits, SharedLimits
+from headwater.logtier.network.server import ClientConnection, Server, ServerLimits, SharedLimits
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.event_loop import run
 from headwater.logtier.runtime.network import SocketNetwork, Stream

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules
+from headwater.logtier.network.pending_answers import Response
 from headwater.logtier.network.request_memory import RequestMemory
 from headwater.logtier.network.server import (
     SLOW_REQUEST_MS,
     ClientConnection,
-    Response,
     Server,
     ServerLimits,
     SharedLimits,

@@ -17,7 +17,8 @@ import pytest
 
 from headwater.logtier.config import BrokerConfig, ConfigError
 from headwater.logtier.network.listeners import Listeners
-from headwater.logtier.network.server import ClientConnection, Response
+from headwater.logtier.network.pending_answers import Response
+from headwater.logtier.network.server import ClientConnection
 from headwater.logtier.runtime.clock import SystemClock
 from headwater.logtier.runtime.event_loop import run
 from headwater.logtier.runtime.network import FileSlice, SocketNetwork
