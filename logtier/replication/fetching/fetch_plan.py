@@ -136,6 +136,11 @@ class FetchPlan:
 
     # -- questions
 
+    def is_told(self, followed: FollowedPartition) -> bool:
+        """Whether the last planned request asks for a partition."""
+        told = self._told.get((followed.topic_id, followed.topic_partition.partition))
+        return told is not None and told[0] is followed
+
     def asked(self, topic_id: UUID, index: int) -> tuple[FollowedPartition, ReplicaFetchPartition] | None:
         """Return the question of an answer; None if nobody waits for it any more."""
         told = self._told.get((topic_id, index))

@@ -76,6 +76,9 @@ class LeaderFetcher:
         self._plan = FetchPlan(lambda: limits().backoff_ms)
         #: The leader's high watermarks, as its last answers tell them.
         self._watermarks: dict[TopicPartition, int] = {}
+        #: Partitions that another fetcher fetches until this one does, and what ends that.
+        self._awaited: dict[TopicPartition, tuple[FollowedPartition, Callable[[], None]]] = {}
+        self._is_asking = False
         self._news = asyncio.Event()
         self._tasks = SpawnedTasks("replica fetchers")
         self._tasks.spawn(self._run())
@@ -84,17 +87,33 @@ class LeaderFetcher:
         """Number of partitions fetched."""
         return len(self._plan)
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a request is under way, which may wait at the leader for `replica.fetch.wait.max.ms`."""
+        return self._is_asking
+
     # -- events
 
-    def follow(self, followed: FollowedPartition) -> None:
-        """Fetch a partition from now on."""
+    def follow(self, followed: FollowedPartition, taken_over: Callable[[], None] | None = None) -> None:
+        """Fetch a partition from now on.
+
+        Args:
+            taken_over: Called once, when a request asks for the partition or it is no longer followed here: until then
+                another fetcher may fetch it.
+        """
+        self.unfollow(followed.topic_partition)
         self._plan.follow(followed)
+        if taken_over is not None:
+            self._awaited[followed.topic_partition] = followed, taken_over
         self._news.set()
 
     def unfollow(self, key: TopicPartition) -> None:
         """Fetch a partition no longer."""
         self._plan.unfollow(key)
         self._watermarks.pop(key, None)
+        awaited = self._awaited.pop(key, None)
+        if awaited is not None:
+            awaited[1]()
 
     def settled(self, key: TopicPartition) -> None:
         """Fetch a truncated partition again."""
@@ -126,6 +145,8 @@ class LeaderFetcher:
         self._news.clear()
         now_ms = self._clock.monotonic_ms()
         planned = self._plan.next(now_ms, lambda followed: self._position(followed, limits.partition_bytes_max, now_ms))
+        if self._awaited:
+            self._take_over()
         if planned is None:
             await self._rest()
             return
@@ -140,13 +161,23 @@ class LeaderFetcher:
             session_epoch=planned.session_epoch,
             forgotten=planned.forgotten,
         )
+        self._is_asking = True
         try:
             response = await self._peers.call(self.leader_id, self._purpose, request, limits.timeout_ms)
         except ClientError as error:
             logger.debug("no answer of broker %d to a fetch: %s", self.leader_id, error)
             self._plan.failed(self._clock.monotonic_ms())
             return
+        finally:
+            self._is_asking = False
         await self._take(planned, response)
+
+    def _take_over(self) -> None:
+        """End the fetches elsewhere of what the planned request asks for."""
+        for key, (followed, taken_over) in list(self._awaited.items()):
+            if self._plan.is_told(followed):
+                del self._awaited[key]
+                taken_over()
 
     def _position(self, followed: FollowedPartition, bytes_max: int, now_ms: int) -> ReplicaFetchPartition | int | None:
         """Return where to fetch a partition; a throttled one that is not exempt pauses while the quota is exceeded."""

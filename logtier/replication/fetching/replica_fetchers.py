@@ -23,8 +23,12 @@ class ReplicaFetchers:
     Replicas in the ISR and those that catch up have connections of their own: a replica far behind fills its answers,
     and those of a replica in sync, for which producers wait, must not queue behind them.
 
+    A request of those in sync may wait at the leader, and what joins them meanwhile is not in it: a producer with acks=all
+    would wait for its end. Until the next request the other connection asks for what joins.
+
     Invariant: after `metadata_changed`, each partition that the image assigns to this broker with another leader is
-    with the one fetcher of that leader and purpose, in that leader epoch; no other partition is with any.
+    with the fetcher of that leader and purpose, in that leader epoch, and until that one asks for it perhaps with the
+    leader's other one as well; no other partition is with any.
     """
 
     def __init__(
@@ -98,16 +102,36 @@ class ReplicaFetchers:
                 and before.is_in_sync == is_in_sync
             ):
                 continue
-            self._unfollow((key,))
             followed = FollowedPartition(key, topic.topic_id, state.leader, state.leader_epoch, is_in_sync)
+            fetcher = self._fetcher(state.leader, _purpose_of(followed))
+            if not is_in_sync or not fetcher.is_asking:
+                self._unfollow((key,))
+                fetcher.follow(followed)
+            else:
+                self._follow_at_once(followed, fetcher)
             self._followed[key] = followed
-            self._fetcher(followed).follow(followed)
+
+    def _follow_at_once(self, followed: FollowedPartition, fetcher: LeaderFetcher) -> None:
+        """Follow a partition that joins those in sync over the other connection until a request of theirs has it."""
+        key = followed.topic_partition
+        before = self._followed.get(key)
+        other = self._fetcher(followed.leader_id, Purpose.FETCH_CATCHING_UP)
+        is_with_other = (
+            before is not None
+            and (before.topic_id, before.leader_id, before.leader_epoch)
+            == (followed.topic_id, followed.leader_id, followed.leader_epoch)
+            and not before.is_in_sync
+        )
+        if not is_with_other:
+            self._unfollow((key,))
+            other.follow(followed)
+        fetcher.follow(followed, lambda: other.unfollow(key))
 
     def _unfollow(self, keys: Iterable[TopicPartition]) -> None:
         for key in keys:
             followed = self._followed.pop(key, None)
             if followed is not None:
-                self._fetchers[_fetcher_of(followed)].unfollow(key)
+                self._fetchers[followed.leader_id, _purpose_of(followed)].unfollow(key)
 
     def _follow_brokers(self, delta: MetadataDelta) -> None:
         """End the pauses of leaders that returned, and the idle fetchers of brokers that are gone."""
@@ -120,12 +144,10 @@ class ReplicaFetchers:
                 del self._fetchers[key]
                 self._closing.spawn(fetcher.aclose())
 
-    def _fetcher(self, followed: FollowedPartition) -> LeaderFetcher:
-        key = _fetcher_of(followed)
-        fetcher = self._fetchers.get(key)
+    def _fetcher(self, leader_id: int, purpose: Purpose) -> LeaderFetcher:
+        fetcher = self._fetchers.get((leader_id, purpose))
         if fetcher is None:
-            leader_id, purpose = key
-            fetcher = self._fetchers[key] = LeaderFetcher(
+            fetcher = self._fetchers[leader_id, purpose] = LeaderFetcher(
                 leader_id, purpose, self._identity, self._peers, self._logs, self._clock, self._limits, self._throttle
             )
         return fetcher
@@ -133,8 +155,10 @@ class ReplicaFetchers:
     def _settled(self, key: TopicPartition) -> None:
         followed = self._followed.get(key)
         if followed is not None:
-            self._fetchers[_fetcher_of(followed)].settled(key)
+            for purpose in (Purpose.FETCH_IN_SYNC, Purpose.FETCH_CATCHING_UP):
+                if (fetcher := self._fetchers.get((followed.leader_id, purpose))) is not None:
+                    fetcher.settled(key)
 
 
-def _fetcher_of(followed: FollowedPartition) -> _FetcherKey:
-    return followed.leader_id, Purpose.FETCH_IN_SYNC if followed.is_in_sync else Purpose.FETCH_CATCHING_UP
+def _purpose_of(followed: FollowedPartition) -> Purpose:
+    return Purpose.FETCH_IN_SYNC if followed.is_in_sync else Purpose.FETCH_CATCHING_UP

@@ -62,6 +62,61 @@ def test_a_follower_that_was_away_joins_the_isr_and_changes_its_connection(tmp_p
     run(tmp_path, scenario)
 
 
+def test_a_replica_that_joins_while_its_connection_waits_is_fetched_at_once(tmp_path: Path) -> None:
+    """A request of those in sync waits half a second at an idle leader; producers must not wait for its end."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1), led_by(1, isr=(1, 2)))
+        leader = cluster.nodes[1]
+        await until(lambda: cluster.image.topics[TOPIC].partitions[1].isr == (1, 2, 3))
+        await appended_at_once(cluster, 1)
+        for node in (2, 3):
+            assert [len(each) for each in fetchers(cluster, node, Purpose.FETCH_IN_SYNC)] == [2]
+        await asyncio.sleep(1)
+        for node in (2, 3):
+            assert [len(each) for each in fetchers(cluster, node, Purpose.FETCH_CATCHING_UP) if len(each)] == []
+        assert await leader.acknowledged(leader.append(2, acks=-1, key=P1), key=P1) is None
+        await cluster.equal(3, key=P1)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_leader_that_followers_wait_at_already_serves_a_new_partition_at_once(
+    tmp_path: Path, is_dropped: bool
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1), led_by(2))
+        other = cluster.nodes[2]
+        assert await other.acknowledged(other.append(3, acks=-1, key=P1), key=P1) is None
+        await asyncio.sleep(0.75)  # the followers' requests have waited for half of their time
+        cluster.elect(1, key=P1)
+        await appended_at_once(cluster, 1)
+        if is_dropped:  # before the other connection has asked for it
+            cluster.elect(3, key=P1)
+            await until(lambda: cluster.nodes[3].partition(P1).is_leader)
+            await appended_at_once(cluster, 3)
+            await asyncio.sleep(1)
+            assert not any(map(len, fetchers(cluster, 2, Purpose.FETCH_CATCHING_UP, leader=1)))
+        await asyncio.sleep(1)
+        for node in cluster.nodes:
+            assert not any(map(len, fetchers(cluster, node, Purpose.FETCH_CATCHING_UP)))
+
+    run(tmp_path, scenario)
+
+
+async def appended_at_once(cluster: Cluster, leader_id: int) -> None:
+    leader, loop = cluster.nodes[leader_id], asyncio.get_running_loop()
+    begun_s = loop.time()
+    assert await leader.acknowledged(leader.append(acks=-1, key=P1), key=P1) is None
+    assert loop.time() - begun_s < 0.1, "virtual seconds"
+
+
+def fetchers(cluster: Cluster, node: int, purpose: Purpose, leader: int | None = None) -> list[Any]:
+    found = cluster.nodes[node].fetchers._fetchers
+    return [each for key, each in found.items() if key[1] is purpose and leader in (None, key[0])]
+
+
 def test_an_idle_follower_asks_twice_a_second_in_one_session(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.start(*[led_by(1)] * 4)
