@@ -165,7 +165,12 @@ class PartitionVerifier:
         for pair in list(self._pairs):
             one, other = (taken[broker] for broker in pair.brokers)
             while (difference := pair.compare(one, other)) is not None:
-                if self._is_confirmed(pair, difference.offset):
+                try:
+                    is_confirmed = self._is_confirmed(pair, difference.offset)
+                except TimeoutError:
+                    self._leave_out_unconfirmed(pair, difference.offset)
+                    break
+                if is_confirmed:
                     self._outcome.differences.append(difference)
                     self._drop_pair(pair)
                     break
@@ -201,7 +206,7 @@ class PartitionVerifier:
         if isinstance(answer, ClientError):
             return _Failure(str(answer), is_answer=False)
         try:
-            if stream.feed(answer):
+            if stream.feed(answer, is_compacted=self._is_compacted):
                 stream.failing_since_s = None
                 return None
         except CorruptRecordsError as error:
@@ -246,6 +251,11 @@ class PartitionVerifier:
         else:
             self._pairs = [pair for pair in self._pairs if broker not in pair.brokers]
 
+    def _leave_out_unconfirmed(self, pair: ReplicaPair, offset: int) -> None:
+        one, other = pair.brokers
+        reason = f"it seems to differ from broker {one} at offset {offset}, and one of the two does not answer again"
+        self._leave_out(other, reason)
+
     def _drop_pair(self, pair: ReplicaPair) -> None:
         """Compare a replica no further: its first difference is known."""
         self._pairs.remove(pair)
@@ -256,7 +266,12 @@ class PartitionVerifier:
     def _report_lacking(self, pair: ReplicaPair) -> None:
         """Report the first record that one replica lacks, and whose key has no later record."""
         for record in itertools.islice(pair.unmatched.remaining(), CONFIRMED_MAX):
-            if record.offset >= self._start_offset and self._is_lacking(pair, record):
+            try:
+                is_lacking = record.offset >= self._start_offset and self._is_lacking(pair, record)
+            except TimeoutError:
+                self._leave_out_unconfirmed(pair, record.offset)
+                return
+            if is_lacking:
                 reason = (
                     f"broker {record.lacking} lacks the record, which broker {record.keeper} has as the last one of "
                     "its key"
@@ -279,9 +294,12 @@ class PartitionVerifier:
         return again is not None and again[1] is not None
 
     def _look_again(self, pair: ReplicaPair, offset: int) -> tuple[ReplicaPair, ReplicaDifference | None] | None:
-        """Compare what two replicas have at an offset now; None if that is not to be known, or of no interest any more.
+        """Compare what two replicas have at an offset now; None if that is of no interest any more.
 
         A cleaner or retention may have come between the two reads, or an unclean election.
+
+        Raises:
+            TimeoutError: One of them, though in the ISR, does not answer.
         """
         deadline_s = self._source.now_s() + PATIENCE_S
         found: dict[int, list[ReplicaBatch]] = {}
@@ -294,15 +312,18 @@ class PartitionVerifier:
                     continue
                 if answer.error_code == OFFSET_OUT_OF_RANGE:
                     return None
-                if not answer.error_code and len(answer.records):
+                has_answered = len(answer.records) or (self._is_compacted and answer.high_watermark > offset)
+                if has_answered and not answer.error_code:
                     found[broker] = _at(offset, answer)
             if len(found) == len(pair.brokers):
                 break
             if self._source.now_s() >= deadline_s:
-                return None
+                break
         states = self._source.partitions(self._topic)
         if not self._is_same_topic(states) or any(_why_not(states[self._partition], each) for each in pair.brokers):
             return None
+        if len(found) < len(pair.brokers):
+            raise TimeoutError
         fresh = ReplicaPair(*pair.brokers, is_compacted=self._is_compacted)
         one, other = (found[broker] for broker in pair.brokers)
         return fresh, fresh.compare(one, other)

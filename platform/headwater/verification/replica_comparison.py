@@ -115,7 +115,7 @@ class ReplicaPair:
     def _compare_cleaned(self, one: ReplicaBatch, other: ReplicaBatch) -> ReplicaDifference | None:
         fields = _different_field(one, other)
         records, others = _decode(one), _decode(other)
-        if fields is not None or records is None or others is None:
+        if fields is not None or records is None or others is None or not (_is_sound(one) and _is_sound(other)):
             return ReplicaDifference(*_how_they_differ(one, other, self.brokers), self.brokers)
         by_offset = {record.offset: record for record in others}
         if any(by_offset.get(record.offset, record) != record for record in records):
@@ -132,8 +132,8 @@ class ReplicaPair:
     def _note_unmatched(
         self, batch: ReplicaBatch, records: list[Record] | None, keeper: int, lacking: int
     ) -> ReplicaDifference | None:
-        if records is None:
-            reason = f"the batch at offset {batch.base_offset} of broker {keeper} cannot be decoded"
+        if records is None or not _is_sound(batch):
+            reason = f"the batch at offset {batch.base_offset} of broker {keeper} cannot be decoded or is damaged"
             return ReplicaDifference(batch.base_offset, reason, self.brokers)
         self._note_records(batch, [(record, keeper, lacking) for record in records])
         return None
@@ -180,6 +180,14 @@ def _aligned(
         i += one is not None
         j += other is not None
         yield one, other
+
+
+def _is_sound(batch: ReplicaBatch) -> bool:
+    try:
+        check_batch(batch.data)
+    except CorruptRecordsError:
+        return False
+    return True
 
 
 def _decode(batch: ReplicaBatch) -> list[Record] | None:

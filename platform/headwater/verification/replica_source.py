@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from headwater.logtier.client.blocking import BlockingConnection
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
+from headwater.logtier.client.connection import Request
 from headwater.logtier.client.errors import (
     AUTHORIZATION_FAILURES,
     BrokerConnectionError,
@@ -118,7 +119,7 @@ class ClusterReplicas:
             BrokerError: This client may not read the topic.
         """
         found: dict[int, CompletedFetch | ClientError] = {}
-        sent: dict[int, BlockingConnection] = {}
+        sent: dict[int, tuple[BlockingConnection, Request[Any]]] = {}
         for broker, offset in offsets.items():
             try:
                 connection = self._cluster.connection(broker)
@@ -130,12 +131,12 @@ class ClusterReplicas:
                     bytes_max=bytes_max,
                 )
                 connection.send(request)
-                sent[broker] = connection
+                sent[broker] = connection, request
             except (BrokerConnectionError, RequestTimeoutError) as error:
                 found[broker] = error
-        for broker, connection in sent.items():
+        for broker, (connection, request) in sent.items():
             try:
-                found[broker] = _answer(connection, topic, partition)
+                found[broker] = answer_of(connection, request, topic, partition)
             except (BrokerConnectionError, RequestTimeoutError) as error:
                 found[broker] = error
         for answer in found.values():
@@ -152,8 +153,14 @@ class ClusterReplicas:
         time.sleep(seconds)
 
 
-def _answer(connection: BlockingConnection, topic: str, partition: int) -> CompletedFetch:
-    answers = connection.receive().value
+def answer_of(connection: BlockingConnection, request: Request[Any], topic: str, partition: int) -> CompletedFetch:
+    """Return the answer to a fetch that was sent.
+
+    A broker whose quota this client has used up answers without partitions, and reads the next request when it may
+    (KIP-219): the same one is sent again.
+    """
+    while not (answers := connection.receive().value):
+        connection.send(request)
     assert isinstance(answers, list)
     for answer in answers:
         if isinstance(answer, CompletedFetch) and (answer.topic, answer.partition) == (topic, partition):

@@ -26,8 +26,11 @@ class ReplicaStream:
         self.failing_since_s: float | None = None
         self.batches: deque[ReplicaBatch] = deque()
 
-    def feed(self, fetched: CompletedFetch) -> bool:
-        """Take over an answer; return whether it says anything new. CorruptRecordsError."""
+    def feed(self, fetched: CompletedFetch, *, is_compacted: bool = False) -> bool:
+        """Take over an answer; return whether it says anything new. CorruptRecordsError.
+
+        Without batches below its watermark a replica of a compacted topic has none there: a cleaner has removed them.
+        """
         before = self.next_offset
         self.log_start_offset = max(self.log_start_offset, fetched.log_start_offset)
         if not fetched.error_code:
@@ -35,6 +38,8 @@ class ReplicaStream:
                 if batch.last_offset >= self.next_offset:
                     self.batches.append(batch)
                     self.next_offset = batch.last_offset + 1
+            if is_compacted and not len(fetched.records):
+                self.next_offset = max(self.next_offset, fetched.high_watermark)
         # Retention has removed what would be read next.
         self.next_offset = max(self.next_offset, self.log_start_offset)
         return self.next_offset > before

@@ -34,11 +34,13 @@ class ScriptedBroker:
 
     data: bytes
     log_start_offset: int = 0
+    #: The watermark, where it is above the last batch.
+    reported_end: int = 0
     answers_with: Callable[[int], CompletedFetch | ClientError | None] = lambda _: None
 
     @property
     def end_offset(self) -> int:
-        return max((header.last_offset + 1 for header, _ in iterate_batches(self.data)), default=0)
+        return max(self.reported_end, *(header.last_offset + 1 for header, _ in iterate_batches(self.data)), 0)
 
     def fetch(self, offset: int, bytes_max: int) -> CompletedFetch | ClientError:
         if (instead := self.answers_with(offset)) is not None:
@@ -236,6 +238,42 @@ def test_a_broker_that_is_silent_for_long_is_listed_and_one_that_lacks_records_d
     [difference] = short.verify().differences
     assert (difference.offset, difference.brokers) == (12, (1, 2))
     assert "it has no records from there on" in difference.reason
+
+
+def test_a_difference_that_cannot_be_read_again_is_no_equality() -> None:
+    found = cluster(log(*VALUES), changed(7), log(*VALUES))
+    reads: list[int] = []
+
+    def dies(offset: int) -> ClientError | None:
+        reads.append(offset)
+        return RequestTimeoutError("broker 2 did not answer") if reads.count(7) > 1 else None
+
+    found.fetch_bytes_max = 10_000
+    found.brokers[2].answers_with = lambda offset: dies(7)
+    outcome = found.verify()
+    assert (outcome.compared, outcome.differences) == ((1, 3), [])
+    reason = "it seems to differ from broker 1 at offset 7, and one of the two does not answer again"
+    assert outcome.lines() == [f"flights-0: not compared, broker 2: {reason}"]
+
+
+def test_a_cleaned_log_may_end_in_nothing_and_may_not_lack_the_last_record_there() -> None:
+    def cleaned(*kept: int) -> bytes:
+        return b"".join(
+            build_batch([Record(b"k%d" % (offset % 2), b"v%d" % offset, 1_000)], base_offset=offset) for offset in kept
+        )
+
+    tail = build_batch([Record(b"k0", None, 1_000)], base_offset=5)  # a tombstone, which cleaners remove in the end
+    found = cluster(cleaned(3, 4) + tail, cleaned(3, 4), cleaned(3))
+    for broker in found.brokers.values():
+        broker.reported_end = 6
+    outcome = found.verify(is_compacted=True)
+    assert [(each.offset, each.brokers) for each in outcome.differences] == []
+    assert outcome.compared == (1, 2, 3), "the tombstone replaces the record that broker 3 lacks"
+    found = cluster(cleaned(3, 4), cleaned(3, 4), cleaned(3))
+    for broker in found.brokers.values():
+        broker.reported_end = 6
+    assert [(each.offset, each.brokers) for each in found.verify(is_compacted=True).differences] == [(4, (1, 3))]
+    assert found.time_s < PATIENCE_S
 
 
 def test_a_topic_deleted_or_made_anew_meanwhile_has_no_differences() -> None:

@@ -93,6 +93,15 @@ def test_cleaned_batches_are_equal_if_their_records_are() -> None:
     assert not len(compacted.unmatched)
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_wrong_checksum_is_found_among_cleaned_batches_too(is_alone: bool) -> None:
+    damaged = bytearray(batch(0, keyed("a", "1"), keyed("b", "2"), codec=CODECS["gzip"]))
+    damaged[CRC] ^= 1
+    found = pair(is_compacted=True).compare(replica(SECOND if is_alone else FIRST), replica(bytes(damaged)))
+    assert found is not None
+    assert (found.offset, "damaged" in found.reason or "checksum" in found.reason) == (0, True)
+
+
 @pytest.mark.parametrize("changed", [{"partition_leader_epoch": 4}, {"producer_epoch": 1}, {"base_sequence": 5}])
 def test_no_cleaner_changes_an_epoch_or_a_sequence(changed: dict[str, int]) -> None:
     found = pair(is_compacted=True).compare(replica(SECOND), replica(batch(2, keyed("c", "3"), **changed)))
