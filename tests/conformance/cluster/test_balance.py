@@ -13,6 +13,7 @@ import pytest
 
 from headwater.cli.reassignment.reading import read_cluster
 from headwater.cli.reassignment.snapshot import ClusterSnapshot
+from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.logtier.client.cluster import LATEST
 from headwater.logtier.client.replicas import ReplicaAdmin
 from headwater.logtier.client.topics import ensure_topic
@@ -27,6 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 FILLING = bytes(100_000)
 RECORDS = 100
+#: Bytes a second: a move of one partition takes a second at the most.
+THROTTLE = ("--throttle", str(20 * RECORDS * len(FILLING) // 10))
 PROPERTIES = {
     "default_replication_factor": "3",
     "min_insync_replicas": "2",
@@ -63,6 +66,11 @@ def replicas(snapshot: ClusterSnapshot) -> Counter[int]:
     return Counter(each for part in snapshot.partitions.values() for each in part.replicas)
 
 
+def throttled(admin: ReplicaAdmin) -> list[str]:
+    snapshot = read_cluster(admin)[0]
+    return ReassignmentThrottle(admin, snapshot.brokers, (key.topic for key in snapshot.partitions)).throttled_topics()
+
+
 def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(session_ms=6_000)
     cluster.serve(1, 2, 3, **PROPERTIES)
@@ -77,15 +85,18 @@ def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(ma
             cluster.serve(4, **PROPERTIES)
             until(lambda: 4 in read_cluster(admin)[0].brokers)
             kill_in_the_middle(cluster)
-            printed = run(cluster, "balance", "--yes")
+            printed = run(cluster, "balance", "--yes", *THROTTLE)
+            assert "Removing the throttle that an earlier run has left on" in printed
             assert "Done." in printed
+            assert throttled(admin) == []
             progress.await_commits()
             snapshot, reassignments = read_cluster(admin)
             assert reassignments == {}
             shares = replicas(snapshot)
             assert max(shares.values()) - min(shares.values()) <= 1 + max(shares.values()) // 5, shares
             assert set(shares) == {1, 2, 3, 4}
-            assert "has no replica left" in run(cluster, "drain", "1", "--yes")
+            assert "has no replica left" in run(cluster, "drain", "1", "--yes", *THROTTLE)
+            assert throttled(admin) == []
             progress.await_commits()
             assert 1 not in replicas(read_cluster(admin)[0])
             cluster.stop(1)
@@ -119,7 +130,7 @@ def test_a_dead_broker_is_drained_from_the_other_replicas(make_cluster: MakeClus
 
 def kill_in_the_middle(cluster: ClusterProcesses) -> None:
     """Kill -9 a balance that has started the first of many moves: those that run continue in the brokers."""
-    moving = arguments(cluster, "balance", "--yes", "--concurrent-moves", "1")
+    moving = arguments(cluster, "balance", "--yes", "--concurrent-moves", "1", *THROTTLE)
     killed = subprocess.Popen(
         [sys.executable, "-m", "headwater", *moving], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
