@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,16 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen in time"
         time.sleep(0.2)
+
+
+def lags_by_broker(up: Up) -> list[list[float]]:
+    """The lags of the group `readers` by partition, as each broker's metrics tell them."""
+    line = re.compile(r'^kafka_consumergroup_lag\{.*consumergroup="readers".*\} (\S+)$', re.MULTILINE)
+    scraped = []
+    for url in up.metrics.split(","):
+        with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+            scraped.append(answer.read().decode())
+    return [[float(lag) for lag in line.findall(text)] for text in scraped]
 
 
 def own_address() -> str:
@@ -155,6 +166,13 @@ def test_a_killed_broker_costs_nothing_and_comes_back(up: Up) -> None:
     assert (again["port"], again["pid"] != victim["pid"]) == (victim["port"], True)
     values = headwater("consume", "flights", "-o", "start", "-e", "-b", up.servers).split()
     assert sorted(map(int, values)) == list(range(300))
+
+    consumer = Consumer({"bootstrap.servers": up.servers, "group.id": "readers", "log_level": 0})
+    consumer.commit(offsets=[TopicPartition("flights", partition, 0) for partition in range(3)], asynchronous=False)
+    consumer.close()
+    eventually(lambda: [sum(lags) for lags in lags_by_broker(up) if lags] == [300])
+    [lags] = [lags for lags in lags_by_broker(up) if lags]
+    assert len(lags) == 3, "the coordinator's broker has asked the leaders of the others"
 
     folder = str(up.folder)
     up.stop()
