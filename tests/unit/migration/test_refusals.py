@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from headwater.cli.main import main
+from headwater.cli.shell.cluster_rights import check_rights
 from headwater.cli.shell.errors import CliError
-from headwater.cli.verbs.cluster_migrate import check_rights
 from headwater.cluster_folder import check_folder
 from headwater.folder_lock import lock_folder
 from headwater.logtier.metadata.image import MetadataImage
@@ -258,9 +258,9 @@ def test_a_cluster_whose_brokers_could_not_replicate_is_not_begun(
     image = MetadataImage(acls={str(place): each for place, each in enumerate(rules)})
     if is_refused:
         with pytest.raises(CliError, match=r"User:ANONYMOUS.*super\.users"):
-            check_rights(str(properties), image)
+            check_rights("cluster migrate", str(properties), image)
     else:
-        check_rights(str(properties), image)
+        check_rights("cluster migrate", str(properties), image)
 
 
 def test_a_node_whose_rules_do_not_name_the_brokers_stays_one(
@@ -273,3 +273,14 @@ def test_a_node_whose_rules_do_not_name_the_brokers_stays_one(
     assert main(["cluster", "migrate", "--data", str(node_folder), "-y"]) == 2
     assert "add User:ANONYMOUS to super.users" in capsys.readouterr().err
     assert tree(node_folder) == before
+
+
+def test_a_new_cluster_whose_brokers_could_not_replicate_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    properties = tmp_path / "broker.yaml"
+    properties.write_text(AUTHORIZER)
+    monkeypatch.setenv("HEADWATER_BROKER_CONFIG", str(properties))
+    assert main(["up", "--brokers", "3", "--data", str(tmp_path / "data")]) == 2
+    assert "add User:ANONYMOUS to super.users" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwater.cli.shell.cluster_rights import check_rights
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import settings
 from headwater.cli.shell.output import note
 from headwater.cluster_folder import BROKERS_MAX
 
 if TYPE_CHECKING:
-    from headwater.logtier.metadata.image import MetadataImage
     from headwater.migration.migrate import MigrationPlan
     from headwater.migration.one_node_folder import OneNodeFolder
 
 OTHERS_SHOWN_MAX = 5
-#: From where the brokers of the cluster connect to each other.
-HOST = "127.0.0.1"
 
 
 @click.command()
@@ -55,7 +53,7 @@ def migrate(data_dir: str | None, brokers: int | None, back: bool, dry_run: bool
             return
         plan = migrating.plan(brokers)
         if plan.folder is not None:
-            check_rights(settings().broker_config, plan.folder.metadata.image)
+            check_rights("cluster migrate", settings().broker_config, plan.folder.metadata.image)
         for line in describe(folder, plan):
             sys.stdout.write(line + "\n")
         sys.stdout.flush()
@@ -123,36 +121,3 @@ def _check_properties(broker_config: str, folder: str) -> None:
             f"--brokers` could not start {folder} with it",
             "leave it out first",
         )
-
-
-def check_rights(broker_config: str, image: MetadataImage) -> None:
-    """Check that the brokers of the cluster may replicate, by the user's properties and the rules of the node.
-
-    The brokers connect to each other by the only listener that `headwater up --brokers` gives them, without a login.
-    """
-    if not broker_config:
-        return
-    from headwater.cli.shell.broker_properties import broker_properties, read_properties
-    from headwater.logtier.config import BrokerConfig, ConfigError
-    from headwater.logtier.metadata.acl_follower import configured_authorizer
-    from headwater.logtier.metadata.image import MetadataCache
-    from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
-    from headwater.logtier.security.sasl_session import ANONYMOUS
-
-    try:
-        config = BrokerConfig.from_properties(broker_properties(read_properties(broker_config), {}, None, 0, HOST))
-    except ConfigError as error:
-        raise CliError("cluster migrate", f"{broker_config}: {error}") from None
-    cache = MetadataCache(config)
-    cache.publish(image)
-    authorizer = configured_authorizer(cache)
-    if authorizer is None or config.bind_endpoints[0].protocol != "PLAINTEXT":
-        return
-    for operation in (AclOperation.cluster_action, AclOperation.create):
-        if not authorizer.is_authorized(ANONYMOUS, HOST, operation, ResourceType.cluster, CLUSTER_NAME):
-            raise CliError(
-                "cluster migrate",
-                f"the authorizer of {broker_config} denies {ANONYMOUS} {operation.name.upper()} on the cluster: so "
-                "brokers of `headwater up --brokers` are called, which could not replicate",
-                f"add {ANONYMOUS} to super.users first",
-            )

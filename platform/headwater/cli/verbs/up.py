@@ -10,7 +10,7 @@ import click
 
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import host_option, port_option, settings
-from headwater.cluster_folder import BROKERS_MAX, ClusterFolderError, check_folder
+from headwater.cluster_folder import BROKERS_MAX, ClusterFolderError, check_folder, stored_ids
 from headwater.local_cluster import LocalCluster
 from headwater.services import LocalNode, NodeStartError
 from headwater.settings import Settings
@@ -125,6 +125,10 @@ def _node(
     if brokers > 1:
         from headwater.cluster_ports import ClusterPortError
 
+        if "authorizer.class.name" in own and stored_ids(folder) is None:
+            from headwater.cli.shell.cluster_rights import check_rights
+
+            check_rights("up", chosen.broker_config)
         try:
             return LocalCluster(
                 folder,
