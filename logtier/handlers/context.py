@@ -109,14 +109,10 @@ class Services:
 
 
 class Connection(Reader, Protocol):
-    """The connection of a request.
+    """The connection of a request."""
 
-    Attributes:
-        is_carried_out: Set once a Produce request has been carried out and only its answer is awaited: the connection
-            may serve a further one meanwhile.
-    """
-
-    is_carried_out: bool
+    def carried_out(self) -> None:
+        """Note that a Produce request has been carried out and only its answer is awaited: others may follow."""
 
     def logs_refusal(self, host: str) -> bool:
         """Count a rejected request of a host; return whether to log it."""

@@ -127,6 +127,7 @@ class Dispatcher:
             await watch.decided()
         connection.release_request_memory()
         response = self._dispatch(frame, connection)
+        del frame  # the buffer of the connection
         return await response if isinstance(response, Awaitable) else response
 
     def _dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:

@@ -9,10 +9,18 @@ from headwater.logtier.runtime.network import Part
 #: The response of one request: its parts in order, or None for a request without a response (acks=0).
 Response = Sequence[Part] | None
 
-#: Produce requests of a connection that may wait for their acknowledgement at the same time, and the bytes of their
-#: frames before one more is served: what is kept of a waiting request is up to eight times as large.
+#: Produce requests of a connection that may wait for their acknowledgement at the same time.
 OVERLAPPING_MAX = 64
-OVERLAPPING_BYTES_MAX = 4 << 20
+#: Bytes of their frames beyond which no further one is served. What is kept of a request is no record, but can be 46
+#: times as large as its frame, if it names many topics.
+OVERLAPPING_BYTES_MAX = 512 << 10
+
+
+def failed(error: BaseException) -> "asyncio.Future[Response]":
+    """Return an answer that is an error."""
+    answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    answer.set_exception(error)
+    return answer
 
 
 class PendingAnswers:

@@ -17,7 +17,7 @@ from headwater.logtier.network.connection import (
     RequestFramer,
 )
 from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules, HostWait, admit_every_host
-from headwater.logtier.network.pending_answers import PendingAnswers, Response
+from headwater.logtier.network.pending_answers import PendingAnswers, Response, failed
 from headwater.logtier.network.request_memory import BEFORE_LOGIN_BYTES_MAX, Holder, RequestMemory
 from headwater.logtier.protocol.errors import ProtocolViolationError
 from headwater.logtier.protocol.messages import PRODUCE_KEY
@@ -258,7 +258,7 @@ class ClientConnection:
         self._stream: Stream | None = None
         self._answers = PendingAnswers()
         #: Whether the request last dispatched, a Produce, has been carried out and only its answer is awaited.
-        self.is_carried_out = False
+        self._is_carried_out = False
         self._serving = False
         #: Timer that ends muting of the client.
         self._unmuting: asyncio.TimerHandle | None = None
@@ -359,11 +359,20 @@ class ClientConnection:
             self._kept = None
             memory.release(holder)
 
+    def carried_out(self) -> None:
+        """Serve further Produce requests while the answer of the one last dispatched is awaited."""
+        self._is_carried_out = True
+        if not self._serving:  # it had to wait before that, and others may have come
+            asyncio.get_running_loop().call_soon(self._serve)
+
     def mute(self, wait_ms: int) -> None:
         """Serve no request after those dispatched for `wait_ms` (KIP-219)."""
+        loop = asyncio.get_running_loop()
         if self._unmuting is not None:
+            if self._unmuting.when() >= loop.time() + wait_ms / 1000:
+                return  # of several requests that overlap the longest time counts
             self._unmuting.cancel()
-        self._unmuting = asyncio.get_running_loop().call_later(wait_ms / 1000, self._unmute)
+        self._unmuting = loop.call_later(wait_ms / 1000, self._unmute)
 
     def _unmute(self) -> None:
         self._unmuting = None
@@ -422,12 +431,19 @@ class ClientConnection:
                     break
                 if self._kept is not None:
                     self.release_request_memory()
-                self.is_carried_out = False
+                self._is_carried_out = False
                 size = len(frame)
-                response = self._dispatch(frame, self)
+                try:
+                    response = self._dispatch(frame, self)
+                except Exception as error:
+                    if not self._answers:
+                        raise
+                    response = failed(error)  # behind the answers of earlier requests
                 if self._holder.held_bytes or self._holder.wanted_bytes:
                     self._memory.release(self._holder)
                 if self._answers:
+                    if not isinstance(response, Awaitable):
+                        self._is_carried_out = True
                     self._await(response, size)
                 elif response.__class__ is list:  # first: isinstance of an abstract class takes longer
                     stream.write(response)
@@ -484,7 +500,7 @@ class ClientConnection:
 
     def _may_overlap(self) -> bool:
         """Whether the next request may be served before the last one is answered."""
-        return self.is_carried_out and self._answers.have_room and self._framer.next_api_key() in (None, PRODUCE_KEY)
+        return self._is_carried_out and self._answers.have_room and self._framer.next_api_key() in (None, PRODUCE_KEY)
 
     def _await(self, response: Response | Awaitable[Response], size: int) -> None:
         """Send a response when it is there and all earlier ones are sent; `size` is that of the request's frame."""

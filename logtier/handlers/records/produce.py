@@ -102,7 +102,11 @@ async def _handle_later(
         verdicts = {**await verdicts, **refused}, None
     produced = _append_all(request, context, *verdicts)
     wait = _wait(request, context, produced)
-    return _respond(request.acks, context, produced) if wait is None else await _acknowledge(context, produced, wait)
+    if wait is None:
+        return _respond(request.acks, context, produced)
+    acknowledged = _acknowledge(context, produced, wait)
+    del request, refused, verdicts, compressing, verifying  # with records that may be far larger than the request
+    return await acknowledged
 
 
 def _acknowledge(context: RequestContext, produced: _Produced, wait: ReplicationWait) -> Awaitable[list[bytes] | None]:
@@ -110,12 +114,14 @@ def _acknowledge(context: RequestContext, produced: _Produced, wait: Replication
 
     The wait holds nothing of the request, whose memory the next one takes.
     """
+    # The client is muted now, if it is, and not when others have followed.
+    throttle_ms = _throttle(context)
     if context.reader is not None:
-        context.reader.is_carried_out = True
+        context.reader.carried_out()
 
-    async def acknowledged() -> list[bytes] | None:
+    async def acknowledged() -> list[bytes]:
         _refuse_unacknowledged(produced, await wait.results(), context)
-        return _respond(-1, context, produced)
+        return _encode(context, produced, throttle_ms)
 
     return acknowledged()
 
@@ -223,13 +229,19 @@ def _refuse_unacknowledged(produced: _Produced, results: Results, context: Reque
 
 
 def _respond(acks: int, context: RequestContext, produced: _Produced) -> list[bytes] | None:
-    topics, _, first_error = produced
     if acks == 0:
-        if first_error is not None:
-            raise ProtocolViolationError(f"produce with acks=0 failed: {first_error}")
+        if produced[2] is not None:
+            raise ProtocolViolationError(f"produce with acks=0 failed: {produced[2]}")
         return None
-    throttle_ms = context.finish_throttling() if context.services.quotas.is_active else 0
-    return [encode_produce_response(context.api_version, context.correlation_id, topics, throttle_ms)]
+    return _encode(context, produced, _throttle(context))
+
+
+def _throttle(context: RequestContext) -> int:
+    return context.finish_throttling() if context.services.quotas.is_active else 0
+
+
+def _encode(context: RequestContext, produced: _Produced, throttle_ms: int) -> list[bytes]:
+    return [encode_produce_response(context.api_version, context.correlation_id, produced[0], throttle_ms)]
 
 
 def _topic(topic_data: Any, context: RequestContext) -> tuple[str, KafkaError | None]:

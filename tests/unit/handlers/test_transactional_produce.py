@@ -449,7 +449,6 @@ class Telling:
     """A connection that lets a few refusals be logged."""
 
     cold_fetches = 0
-    is_carried_out = False
 
     def __init__(self, lines: int) -> None:
         self.lines = lines
@@ -457,6 +456,8 @@ class Telling:
 
     def sends_cold(self) -> bool:
         return False
+
+    def carried_out(self) -> None: ...
 
     def logs_refusal(self, _: str) -> bool:
         self.refusals += 1

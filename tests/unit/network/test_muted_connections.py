@@ -61,6 +61,13 @@ async def receive(reader: asyncio.StreamReader) -> bytes:
     return (await asyncio.wait_for(reader.readexactly(size), SOON_S)).rstrip()
 
 
+async def receive_nothing(reader: asyncio.StreamReader) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 0.05)
+        return False
+    return True
+
+
 def test_a_muted_client_is_answered_then_left_unread_and_nobody_else_waits() -> None:
     served: list[bytes] = []
     muted: list[ClientConnection] = []
@@ -84,7 +91,9 @@ def test_a_muted_client_is_answered_then_left_unread_and_nobody_else_waits() -> 
             assert b"second" not in served
             [connection] = muted
             assert not connection.is_idle_since(2**60)  # it is not silent, it is not listened to
-            connection.mute(1)
+            connection.mute(1)  # of two times the longer one counts
+            assert await receive_nothing(reader)
+            connection._unmute()
             assert await receive(reader) == b"second"
             await close(writer, other_writer)
 

@@ -37,6 +37,8 @@ class Client:
         self.waits: dict[int, asyncio.Future[Response]] = {}
         #: Requests answered at once; by default each waits.
         self.at_once: set[int] = set()
+        #: Requests that close the connection.
+        self.violations: set[int] = set()
         #: Requests that wait before they are carried out.
         self.not_carried_out: set[int] = set()
         server = Server(SocketNetwork(), SystemClock(), self.dispatch, LIMITS)
@@ -46,11 +48,13 @@ class Client:
     def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         key, number = HEAD.unpack_from(frame)
         self.served.append(number)
+        if number in self.violations:
+            raise ProtocolViolationError("not like this")
         if number in self.at_once:
             return [b"%d " % number]
         wait = self.waits[number] = asyncio.get_running_loop().create_future()
         if key == PRODUCE_KEY and number not in self.not_carried_out:
-            connection.is_carried_out = True
+            connection.carried_out()
         return wait
 
     def send(self, *numbers: int, key: int = PRODUCE_KEY, size: int = 0) -> None:
@@ -113,9 +117,9 @@ async def test_an_answer_that_is_there_at_once_waits_for_the_earlier_ones() -> N
     client = Client()
     client.at_once = {2}
     client.send(1, 2, 3)
-    assert (client.served, client.written) == ([1, 2], []), "what is answered at once says nothing of a further one"
+    assert (client.served, client.written) == ([1, 2, 3], [])
     await client.answer(1)
-    assert (client.served, client.written) == ([1, 2, 3], [b"1 2 "])
+    assert client.written == [b"1 2 "]
 
 
 @runs
@@ -139,9 +143,9 @@ async def test_a_produce_that_waits_before_its_append_is_waited_for() -> None:
     client.not_carried_out = {2}
     client.send(1, 2, 3)
     assert client.served == [1, 2]
-    client.connection.is_carried_out = True  # after a wait for the coordinator, say
-    client.send(4)
-    assert client.served == [1, 2, 3, 4]
+    client.connection.carried_out()  # after a wait for the coordinator, say
+    await asyncio.sleep(0)
+    assert client.served == [1, 2, 3], "though nothing further came"
 
 
 @runs
@@ -168,6 +172,31 @@ async def test_a_muted_client_is_served_no_further_one_but_has_its_answers() -> 
     await client.answer(1)
     assert client.written == [b"1 "]
     client.close()
+
+
+@runs
+async def test_a_short_pause_does_not_end_a_long_one() -> None:
+    client = Client()
+    client.send(1)
+    client.connection.mute(60_000)
+    client.connection.mute(1)
+    await asyncio.sleep(0.01)
+    client.send(2)
+    assert client.served == [1]
+    client.close()
+
+
+@runs
+async def test_a_request_that_closes_the_connection_does_so_behind_the_answers_before_it() -> None:
+    client = Client()
+    client.violations = {3}
+    client.send(1, 2, 3, 4)
+    assert client.served == [1, 2, 3]
+    await client.answer(2)
+    await client.answer(1)
+    assert client.written == [b"1 2 "]
+    assert client.connection._stream is None
+    assert client.served == [1, 2, 3]
 
 
 @runs
