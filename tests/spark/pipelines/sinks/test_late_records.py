@@ -95,7 +95,7 @@ def killed(killed_stage: str, number: int, name: str) -> OnStep:
 def test_each_record_is_counted_or_late_once_though_batches_are_repeated(lab: Any) -> None:
     lab.write("event.json", EVENT)
     lab.write("kinds.json", '{"kind": "k0"}\n{"kind": "k1"}\n')
-    given = events(36)
+    given = events(56)
     lab.produce("@in", [(f"key {e['id']}", e, [("trace", str(e["id"]).encode())]) for e in given])
 
     # The checkpoint begins without a topic for late records, which is made when it is needed.
