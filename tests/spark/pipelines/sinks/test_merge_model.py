@@ -69,7 +69,9 @@ def shown(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted(rows, key=repr)
 
 
-@pytest.mark.parametrize(("scd", "seed"), [(1, 1), (2, 3)])
+# Seed 13 fails without remembered deletes, where an earlier delete replaces a later one of its moment, where changes of
+# one moment have no order, and where a later row of the table is overwritten: not every seed does.
+@pytest.mark.parametrize(("scd", "seed"), [(1, 13), (2, 3)])
 def test_the_table_is_what_the_changes_amount_to_however_they_come(
     delta_spark: SparkSession, tmp_path: Path, scd: int, seed: int
 ) -> None:
