@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from headwater.api.topic_admin import TopicAdmin
 from headwater.cli.pipeline.topic_creation import topics_creator
 from headwater.pipelines.engine.runner import Runner, RunOptions, RunResult
-from headwater.pipelines.spark.session import LOCAL_MASTER, close_session, open_session
+from headwater.pipelines.spark.session import JAVA_OPTIONS_CONF, LOCAL_MASTER, close_session, open_session
 from headwater.pipelines.validation.pipeline_file import load
 from tests.conftest import BrokerProcess
 from tests.spark.registry_process import registry, schemas
@@ -27,6 +27,19 @@ __all__ = ["registry", "schemas"]
 
 READ_S = 60
 CONTINUOUS_S = 240
+#: A Delta merge of a few rows takes half the processor time.
+FEW_ROWS = {
+    # An adaptive plan has one partition for so few rows, too; whole nodes (`tests/end_to_end`) run adaptive plans, and
+    # state in a partition for each core.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    # For each operation on a column, PySpark otherwise notes the line of Python that calls it: 0.5 ms, thousands of
+    # times in a test.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # With the quick compiler alone (`setup/slow_tests.py`) the JVM has 48 MB for compiled code, which these tests fill:
+    # code was evicted and compiled again.
+    JAVA_OPTIONS_CONF: "-XX:ReservedCodeCacheSize=240m",
+}
 
 
 class Seen(NamedTuple):
@@ -50,7 +63,7 @@ def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
     """local[2] as the product opens it. A JVM that other tests have left has no Delta: it ends first."""
     close_session()
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(log.parent)}
+    conf = FEW_ROWS | {"spark.master": "local[2]", "spark.sql.warehouse.dir": str(log.parent)}
     yield open_session("tests", str(log), conf)
     close_session()
 

@@ -146,7 +146,7 @@ def test_stages_of_every_kind_are_tested(run: Callable[[str], dict[str, Judged]]
     results = run("""\
   - name: rows_records_and_expectations
     stage: clean
-    rows_per_batch: [1, 10]
+    rows_per_batch: [3, 10]
     given:
       orders:
         - {shop: a, amount: 5}
@@ -165,6 +165,7 @@ def test_stages_of_every_kind_are_tested(run: Callable[[str], dict[str, Judged]]
       - {error: the required field shop is missing or null, value: {amount: 3}}
   - name: rows_of_a_file
     stage: clean
+    run: batch
     given: {orders: orders.csv, shops: [{shop: a, city: Bath}, {shop: b, city: York}]}
     expect: [{amount: 5.0, city: Bath}, {amount: 7.5, city: York}]
     dead_letters: 0
@@ -191,11 +192,6 @@ def test_stages_of_every_kind_are_tested(run: Callable[[str], dict[str, Judged]]
     rows_per_batch: 1
     given: {orders: [{shop: a}, {shop: a}]}
     expect: [{shop: a, orders: 1}, {shop: a, orders: 2}]
-  - name: the_last_micro_batch_of_a_whole_counts
-    stage: ever
-    rows_per_batch: 1
-    given: {orders: [{shop: a}, {shop: a}, {shop: b}]}
-    expect: [{shop: a, orders: 2}, {shop: b, orders: 1}]
   - name: rows_come_in_their_order
     stage: ranked
     given: {orders: [{shop: a, amount: 1}, {shop: b, amount: 3}, {shop: c, amount: 2}]}
@@ -221,8 +217,9 @@ def test_stages_of_every_kind_are_tested(run: Callable[[str], dict[str, Judged]]
     assert ["\n".join(result.lines()) for result in results.values() if not result.passed] == []
     ways = {name: [outcome.way for outcome in result.runs] for name, result in results.items()}
     assert ways["rows_records_and_expectations"] == [
-        "batch", "stream, 1 row a micro-batch", "stream, 10 rows a micro-batch"
+        "batch", "stream, 3 rows a micro-batch", "stream, 10 rows a micro-batch"
     ]  # fmt: skip
+    assert ways["every_micro_batch_of_an_update_counts"] == ["stream, 1 row a micro-batch"]
     assert ways["windows_close_and_late_rows_are_left_out"] == ["stream"]
 
 
@@ -246,7 +243,7 @@ def test_tables_are_what_a_run_would_make_of_the_rows(run: Callable[[str], dict[
     results = run(f"""\
   - name: every_way_to_write_a_table
 {KEPT}
-    rows_per_batch: [4, 100]
+    rows_per_batch: 5
     unmet: {{paid: 1, sequence_is_not_null: 1}}
     expect_table:
       elsewhere/added:
@@ -265,14 +262,15 @@ def test_tables_are_what_a_run_would_make_of_the_rows(run: Callable[[str], dict[
         - {{shop: a, amount: 2.0, _valid_from: 2026-01-03, _valid_to: null, _current: true}}
         - {{shop: b, amount: 3.0, _valid_from: 2026-01-01, _valid_to: 2026-01-02, _current: false}}
         - {{shop: b, amount: 4.0, _valid_from: 2026-01-02, _valid_to: 2026-01-03, _current: false}}
-  - name: a_whole_replaces_the_table
+  - name: the_last_micro_batch_of_a_whole_counts_and_replaces_the_table
     stage: ever
-    rows_per_batch: 1
+    rows_per_batch: 2
     given: {{orders: [{{shop: a}}, {{shop: a}}, {{shop: b}}]}}
+    expect: [{{shop: a, orders: 2}}, {{shop: b, orders: 1}}]
     expect_table: [{{shop: a, orders: 2}}, {{shop: b, orders: 1}}]
   - name: the_last_to_arrive_counts_without_a_sequence
     stage: mirror
-    rows_per_batch: [2, 5]
+    rows_per_batch: 2
     given:
       c:
         - {{shop: a, amount: 1, _op: c, _sequence: 1}}
@@ -299,8 +297,7 @@ def test_what_differs_in_a_table_is_told_with_its_path(run: Callable[[str], dict
     results = run(f"""\
   - name: wrong
 {KEPT}
-    run: stream
-    rows_per_batch: 3
+    run: batch
     expect_table: {{lake/latest: [{{shop: a, amount: 5.0}}, {{shop: b}}]}}
 """)
     lines = results["wrong"].lines()

@@ -193,30 +193,33 @@ class CountFrames(Count):
 """
 
 
-@pytest.mark.parametrize(("processor", "form"), [("Count", "row"), ("CountFrames", "pandas")])
-def test_state_of_the_users_own_lasts_from_run_to_run(events: Any, processor: str, form: str) -> None:
+def test_state_of_the_users_own_lasts_from_run_to_run(events: Any) -> None:
     events.write("processors.py", PROCESSORS)
-    text = (
-        TOPICS
-        + f"""\
-pipeline: p
-stages:
-  - name: s
+    processors = {"row": "Count", "pandas": "CountFrames"}
+    stages = "".join(
+        f"""\
+  - name: {form}
     mode: update
     from: {{topic: "@a", as: a}}
     steps:
       - stateful:
           {{file: processors.py, processor: {processor}, by: user, output: 'user STRING, events INT', form: {form},
            options: {{factor: 10}}}}
-    to: {{topic: "@counts", key: user}}
+    to: {{topic: "@{form}", key: user}}
 """
+        for form, processor in processors.items()
     )
+
+    def counts() -> list[list[tuple[str, int]]]:
+        return [sorted((v["user"], v["events"]) for v in events.values(f"@{form}")) for form in processors]
+
+    text = f"{TOPICS}pipeline: p\nstages:\n{stages}"
     events.produce("@a", [event(1, "ann", 0), event(2, "ann", 1), event(3, "bob", 2)])
     events.run(text)
-    assert sorted((v["user"], v["events"]) for v in events.values("@counts")) == [("ann", 20), ("bob", 10)]
+    assert counts() == [[("ann", 20), ("bob", 10)]] * 2
     events.produce("@a", [event(4, "ann", 3)])
     events.run(text)
-    assert sorted((v["user"], v["events"]) for v in events.values("@counts")) == [("ann", 20), ("ann", 30), ("bob", 10)]
+    assert counts() == [[("ann", 20), ("ann", 30), ("bob", 10)]] * 2
 
 
 def test_a_function_of_two_inputs_gets_them_by_name(events: Any) -> None:

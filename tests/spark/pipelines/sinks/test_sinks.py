@@ -36,84 +36,83 @@ def items(lab: Any) -> Any:
     return lab
 
 
-MERGE = (
+MERGES = (
     HEAD
     + """\
   - name: s
     from: {topic: "@in", as: i}
-    to: {delta: lake/t, merge: {keys: id, sequence: v, delete_when: gone, scd: SCD}}
+    to:
+      - {delta: lake/latest, merge: {keys: id, sequence: v, delete_when: gone}}
+      - {delta: lake/arrived, merge: {keys: id, delete_when: gone}}
+      - {delta: lake/history, merge: {keys: id, sequence: v, delete_when: gone, scd: 2}}
 """
 )
 
 
-def test_a_merge_keeps_the_latest_state_of_each_key_whatever_the_order_of_arrival(items: Any) -> None:
-    text = MERGE.replace("SCD", "1")
-    items.produce("@in", [item(1, 1, "a"), item(2, 1, "b"), item(1, 3, "c"), item(1, 2, "old"), item(3, 1, "d")])
-    items.run(text)
-    assert items.delta("lake/t", "id", "v", "name") == [(1, 3, "c"), (2, 1, "b"), (3, 1, "d")]
+def test_a_merge_keeps_the_latest_state_the_last_to_arrive_or_every_state_whatever_the_order(items: Any) -> None:
+    def tables() -> list[list[tuple[Any, ...]]]:
+        columns = ("id", "name", "_valid_from", "_valid_to", "_current")
+        return [
+            items.delta("lake/latest", "id", "v", "name"),
+            items.delta("lake/arrived", "id", "v", "name"),
+            items.delta("lake/history", *columns),
+        ]
+
     items.produce(
-        "@in", [item(1, 2, "older"), item(2, 2, gone=True), item(3, 1, "same"), item(4, 1, gone=True), item(5, 1, "e")]
+        "@in", [item(1, 10, "a"), item(1, 30, "c"), item(2, 10, "x"), item(2, 20, gone=True), item(4, 3, "d")]
     )
-    items.run(text)
-    expected = [(1, 3, "c"), (3, 1, "same"), (5, 1, "e")]
-    assert items.delta("lake/t", "id", "v", "name") == expected
-    items.repeat_last_batch("p", "s")
-    items.run(text)
-    assert items.delta("lake/t", "id", "v", "name") == expected
-
-
-def test_without_a_sequence_the_last_to_arrive_counts(items: Any) -> None:
-    text = MERGE.replace("sequence: v, ", "").replace("SCD", "1")
-    items.produce("@in", [item(1, 9, "a"), item(1, 1, "b")])
-    items.run(text)
-    items.produce("@in", [item(1, 0, "c"), item(2, 0, "x"), item(2, 0, gone=True)])
-    items.run(text)
-    assert items.delta("lake/t", "id", "name") == [(1, "c")]
-
-
-def test_a_history_holds_every_state_with_its_time_even_when_changes_come_late(items: Any) -> None:
-    text = MERGE.replace("SCD", "2")
-    items.produce("@in", [item(1, 10, "a"), item(1, 30, "c"), item(2, 10, "x"), item(2, 20, gone=True)])
-    items.run(text)
-    columns = ("id", "name", "_valid_from", "_valid_to", "_current")
-    assert items.delta("lake/t", *columns) == [
-        (1, "a", 10, 30, False), (1, "c", 30, None, True), (2, "x", 10, 20, False)
-    ]  # fmt: skip
+    items.run(MERGES)
+    assert tables() == [
+        [(1, 30, "c"), (4, 3, "d")],
+        [(1, 30, "c"), (4, 3, "d")],
+        [(1, "a", 10, 30, False), (1, "c", 30, None, True), (2, "x", 10, 20, False), (4, "d", 3, None, True)],
+    ]
     # Between two states, before the first, after a delete, a second delete, and a later one of the same moment.
     items.produce("@in", [
         item(1, 20, "b"), item(2, 5, "w"), item(2, 40, "y"), item(1, 40, gone=True), item(1, 30, "o"), item(3, 1, "n"),
+        item(4, 2, "old"),
     ])  # fmt: skip
-    items.run(text)
+    items.run(MERGES)
     expected = [
-        (1, "a", 10, 20, False), (1, "b", 20, 30, False), (1, "o", 30, 40, False),
-        (2, "w", 5, 10, False), (2, "x", 10, 20, False), (2, "y", 40, None, True), (3, "n", 1, None, True),
+        [(2, 40, "y"), (3, 1, "n"), (4, 3, "d")],
+        [(1, 30, "o"), (2, 40, "y"), (3, 1, "n"), (4, 2, "old")],
+        [
+            (1, "a", 10, 20, False), (1, "b", 20, 30, False), (1, "o", 30, 40, False),
+            (2, "w", 5, 10, False), (2, "x", 10, 20, False), (2, "y", 40, None, True), (3, "n", 1, None, True),
+            (4, "d", 3, None, True), (4, "old", 2, 3, False),
+        ],
     ]  # fmt: skip
-    assert items.delta("lake/t", *columns) == expected
+    assert tables() == expected
     items.repeat_last_batch("p", "s")
-    items.run(text)
-    assert items.delta("lake/t", *columns) == expected
-    # A state within the deleted time ends where the delete stands no more.
-    items.produce("@in", [item(2, 15, "x2")])
-    items.run(text)
-    assert [row for row in items.delta("lake/t", *columns) if row[0] == 2] == [
-        (2, "w", 5, 10, False), (2, "x", 10, 15, False), (2, "x2", 15, 20, False), (2, "y", 40, None, True)
-    ]  # fmt: skip
+    items.run(MERGES)
+    assert tables() == expected
 
 
-@pytest.mark.parametrize("merge", ["", ", merge: {keys: id, sequence: v}"])
-def test_a_new_column_flows_into_the_table_unless_the_sink_forbids_it(items: Any, merge: str) -> None:
-    stage = "  - {name: s, from: {topic: '@in', as: i}, sql: SQL, to: {delta: lake/t MERGE}}\n".replace("MERGE", merge)
+def test_a_new_column_flows_into_the_table_unless_the_sink_forbids_it(items: Any) -> None:
+    def run(sql: str, added: str = "", merged: str = "") -> None:
+        items.run(
+            HEAD
+            + f"""\
+  - name: s
+    from: {{topic: "@in", as: i}}
+    sql: {sql}
+    to: [{{delta: lake/added{added}}}, {{delta: lake/merged, merge: {{keys: id, sequence: v}}{merged}}}]
+"""
+        )
+
+    tables = ("lake/added", "lake/merged")
     items.produce("@in", [item(1, 1)])
-    items.run(HEAD + stage.replace("SQL", "'SELECT id, v FROM i'"))
+    run("SELECT id, v FROM i")
     items.produce("@in", [item(2, 1)])
-    items.run(HEAD + stage.replace("SQL", "'SELECT id, v, id * 2 AS twice FROM i'"))
-    assert items.delta("lake/t", "id", "twice") == [(1, None), (2, 4)]
+    run("SELECT id, v, id * 2 AS twice FROM i")
+    assert [items.delta(table, "id", "twice") for table in tables] == [[(1, None), (2, 4)]] * 2
     items.produce("@in", [item(3, 1)])
-    forbidden = stage.replace("SQL", "'SELECT id, v, id AS more FROM i'").replace(
-        "delta: lake/t", "delta: lake/t, merge_schema: false"
-    )
     with pytest.raises(PipelineFailed):
-        items.run(HEAD + forbidden)
+        run("SELECT id, v, id AS more FROM i", added=", merge_schema: false")
+    with pytest.raises(PipelineFailed):
+        run("SELECT id, v, id AS more FROM i", merged=", merge_schema: false")
+    columns = [items.spark.read.format("delta").load(str(items.folder / table)).columns for table in tables]
+    assert ["more" in names for names in columns] == [True, False]
 
 
 def test_a_table_has_its_properties_partitions_or_clusters(items: Any) -> None:
@@ -138,39 +137,35 @@ def test_a_table_has_its_properties_partitions_or_clusters(items: Any) -> None:
     assert items.delta("lake/parts", "id", "odd") == [(1, 1), (2, 0)]
 
 
-FILES = (
-    HEAD
-    + """\
-  - name: s
-    from: {topic: "@in", as: i, max_offsets_per_trigger: 2}
-    to: {files: out, format: FORMAT, partition_by: [id % 2 AS odd]}
-"""
-)
+FORMS = ("json", "csv", "parquet", "orc")
 
 
-@pytest.mark.parametrize("form", ["json", "csv", "parquet", "orc"])
-def test_files_appear_once_however_often_a_batch_runs(items: Any, form: str) -> None:
+def test_files_appear_once_however_often_a_batch_runs(items: Any) -> None:
     items.produce("@in", [item(n, n, f"n{n}") for n in range(5)])
-    text = FILES.replace("FORMAT", form)
+    sinks = [f"{{files: out/{form}, format: {form}, partition_by: [id % 2 AS odd]}}" for form in FORMS]
+    text = f"""{HEAD}\
+  - name: s
+    from: {{topic: "@in", as: i, max_offsets_per_trigger: 2}}
+    to: [{", ".join(sinks)}]
+"""
     items.run(text)
+    out = items.folder / "out"
 
-    def rows() -> list[tuple[Any, ...]]:
+    def rows(form: str) -> list[tuple[Any, ...]]:
         reader = items.spark.read.format(form).option("header", "true").option("inferSchema", "true")
-        return sorted(
-            tuple(row) for row in reader.load(str(items.folder / "out")).select("id", "name", "odd").collect()
-        )
+        return sorted(tuple(row) for row in reader.load(str(out / form)).select("id", "name", "odd").collect())
 
     def names() -> list[str]:
-        return sorted(str(p.relative_to(items.folder / "out")) for p in (items.folder / "out").rglob("batch-*"))
+        return sorted(str(path.relative_to(out)) for path in out.rglob("batch-*"))
 
-    expected = [(n, f"n{n}", n % 2) for n in range(5)]
-    assert rows() == expected
+    expected = {form: [(n, f"n{n}", n % 2) for n in range(5)] for form in FORMS}
     before = names()
     items.repeat_last_batch("p", "s")
     items.run(text)
-    assert (rows(), names()) == (expected, before)
-    hidden = [p for p in (items.folder / "out" / "_headwater").rglob("*") if p.is_file() and not p.name.startswith(".")]
-    assert [p.name for p in hidden] == ["committed-2"]
+    assert ({form: rows(form) for form in FORMS}, names()) == (expected, before)
+    for form in FORMS:
+        hidden = [path for path in (out / form / "_headwater").rglob("*") if path.is_file() and path.name[0] != "."]
+        assert [path.name for path in hidden] == ["committed-2"]
 
 
 def test_files_that_a_crash_left_between_two_names_are_moved_by_the_next_run(items: Any) -> None:
@@ -218,20 +213,6 @@ JDBC = (
 )
 
 
-def test_rows_are_added_to_a_database_once_however_often_a_batch_runs(items: Any, derby: Any) -> None:
-    text = JDBC.replace(", MORE", "")
-    items.produce("@in", [item(1, 1, "a"), item(1, 2, "b")])
-    items.run(text, environ={"URL": derby.url})
-    expected = [(1, "a", 1), (1, "b", 2)]
-    query = 'SELECT "id", "name", "v" FROM items'
-    assert derby.rows(query) == expected
-    items.repeat_last_batch("p", "s")
-    items.run(text, environ={"URL": derby.url})
-    assert derby.rows(query) == expected
-    tables = {name for (name,) in derby.rows("SELECT tablename FROM sys.systables WHERE tabletype = 'T'")}
-    assert tables == {"ITEMS", "HEADWATER_BATCHES"}
-
-
 def test_rows_replace_those_of_their_key_and_deletes_remove_them(items: Any, derby: Any) -> None:
     text = JDBC.replace("MORE", "keys: id, sequence: v, delete_when: gone")
     # A table of the database's own, with names in its own case.
@@ -252,7 +233,9 @@ INDEXES = "SELECT conglomeratename FROM sys.sysconglomerates WHERE isindex AND c
 LAST = "SELECT tablename FROM sys.systables WHERE tablename LIKE 'HEADWATER_LAST%'"
 
 
-def test_changes_are_remembered_with_an_index_and_with_the_table_that_they_are_of(items: Any, derby: Any) -> None:
+def test_changes_are_remembered_with_an_index_and_with_the_table_that_they_are_of(
+    items: Any, derby: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, rows = JDBC.replace("MORE", "keys: id, sequence: v, delete_when: gone"), 'SELECT "id", "v" FROM items'
 
     def read_from(offset: int, sequence: str = "v") -> Any:
@@ -269,58 +252,47 @@ def test_changes_are_remembered_with_an_index_and_with_the_table_that_they_are_o
     assert read_from(2) == [(1, 5)], "a stage that starts anew leaves the rows, and what is remembered of them"
     assert read_from(2, "[v, gone]") == [(1, 5), (2, 4)], "values of another sequence are not compared"
     derby.run("DROP TABLE items")
-    assert read_from(3) == [(2, 3)], "whoever removes a table removes its memory"
-
-
-def test_a_crash_behind_a_new_target_does_not_leave_the_memory_of_the_one_before(
-    items: Any, derby: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = JDBC.replace("MORE", "keys: id, sequence: v, delete_when: gone")
-    items.produce("@in", [item(1, 5), item(2, 5, gone=True)])
-    items.run(text, environ={"URL": derby.url})
-    [(last,)] = derby.rows(LAST)
-    derby.run("DROP TABLE items")
-    items.produce("@in", [item(2, 4)])
-    real = jdbc._Database.execute
+    real, dropped = jdbc._Database.execute, list[str]()
 
     def execute(self: Any, statement: str, *values: Any) -> int:
-        if statement == f"DROP TABLE {last.lower()}":
+        if statement.startswith("DROP TABLE headwater_last"):
+            dropped.append(statement)
             raise ValueError("the crash")
         return real(self, statement, *values)
 
     with monkeypatch.context() as patched:
         patched.setattr(jdbc._Database, "execute", execute)
         with pytest.raises(PipelineFailed, match="the crash"):
-            items.run(text, environ={"URL": derby.url})
+            read_from(3)
+    assert len(dropped) == 1
     assert derby.rows("SELECT * FROM items") == [], "the new target is there"
-    items.run(text, environ={"URL": derby.url})
-    assert derby.rows('SELECT "id", "v" FROM items') == [(2, 4)]
+    assert read_from(3) == [(2, 3)], "whoever removes a table removes its memory, and a crash behind it leaves none"
     assert derby.rows("SELECT writer FROM headwater_batches WHERE writer LIKE 'left %'") == []
 
 
-@pytest.mark.parametrize("is_there_later", [False, True], ids=["no right to read", "made meanwhile"])
 def test_what_is_remembered_stays_where_the_target_only_seems_not_to_be_there(
-    items: Any, derby: Any, monkeypatch: pytest.MonkeyPatch, is_there_later: bool
+    items: Any, derby: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = JDBC.replace("MORE", "keys: id, sequence: v, delete_when: gone")
     items.produce("@in", [item(1, 5, "a"), item(2, 5, gone=True)])
     items.run(text, environ={"URL": derby.url})
     [(last,)] = derby.rows(LAST)
-    real, looks = jdbc._Database.has, []
-
-    def has(self: Any, table: str) -> bool:
-        if table == "items":
-            looks.append(table)
-        return real(self, table) and (table != "items" or (is_there_later and len(looks) > 1))
-
     items.produce("@in", [item(2, 4, "b")])
-    with monkeypatch.context() as patched:
-        patched.setattr(jdbc._Database, "has", has)
-        with nullcontext() if is_there_later else pytest.raises(PipelineFailed, match="the table items"):
-            items.run(text, environ={"URL": derby.url})
-    assert len(looks) == 2
-    assert len(derby.rows(f"SELECT * FROM {last}")) == 2
-    items.run(text, environ={"URL": derby.url})
+    real = jdbc._Database.has
+    for is_there_later in (False, True):  # no right to read it; made meanwhile
+        looks: list[str] = []
+
+        def has(self: Any, table: str, looks: list[str] = looks, is_there_later: bool = is_there_later) -> bool:
+            if table == "items":
+                looks.append(table)
+            return real(self, table) and (table != "items" or (is_there_later and len(looks) > 1))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(jdbc._Database, "has", has)
+            with nullcontext() if is_there_later else pytest.raises(PipelineFailed, match="the table items"):
+                items.run(text, environ={"URL": derby.url})
+        assert len(looks) == 2
+        assert len(derby.rows(f"SELECT * FROM {last}")) == 2
     assert derby.rows('SELECT "id", "v" FROM items') == [(1, 5)], "a change before the delete is passed over"
 
 
@@ -349,13 +321,6 @@ def fail(rows, batch):
     if not Path(__file__).with_name("mended").exists():
         raise RuntimeError("not yet")
 """
-
-
-def test_a_function_gets_each_batch_with_its_number(items: Any) -> None:
-    items.write("sink.py", FUNCTION)
-    items.produce("@in", [item(1, 1), item(2, 1)])
-    items.run(HEAD + "  - {name: s, from: {topic: '@in', as: i}, to: {python: {file: sink.py, function: keep}}}\n")
-    assert (items.folder / "batch-0.json").read_text() == "[1, 2]"
 
 
 def test_a_stage_with_every_kind_of_sink_leaves_each_once_when_one_fails_and_the_batch_runs_again(
@@ -439,29 +404,6 @@ def test_a_stage_with_every_kind_of_sink_leaves_each_once_when_one_fails_and_the
     assert (items.folder / "batch-2.json").read_text() == "[5]"
 
 
-def test_headers_timestamps_and_tombstones_are_what_the_sink_says(items: Any) -> None:
-    items.produce("@in", [item(1, 1, "a"), item(2, 1, gone=True)])
-    items.run(
-        HEAD
-        + """\
-  - name: s
-    from: {topic: "@in", as: i}
-    to:
-      topic: "@out"
-      key: id
-      headers: {name: "nullif(name, '')", version: v}
-      timestamp: TIMESTAMP '2026-01-01 00:00:00'
-      tombstone_when: gone
-"""
-    )
-    found = {seen.key: seen for seen in items.read("@out")}
-    assert found[b"1"].json == {"id": 1, "v": 1, "name": "a", "gone": False}
-    assert found[b"1"].headers == {"name": b"a", "version": b"1"}
-    assert found[b"2"].value is None
-    assert found[b"2"].headers == {"version": b"1"}
-    assert {seen.timestamp_ms for seen in found.values()} == {1_767_225_600_000}
-
-
 def codec(address: str, topic: str) -> str:
     """The codec of a topic's first record batch."""
     where = (topic, 0)
@@ -471,39 +413,41 @@ def codec(address: str, topic: str) -> str:
     return CODEC_NAMES[fetched.data[ATTRIBUTES + 1] & COMPRESSION_MASK]
 
 
-def test_record_batches_are_compressed_as_the_sink_says(items: Any) -> None:
-    items.produce("@in", [item(number, 1, "a" * 1000) for number in range(20)])
-    items.run(
-        HEAD
-        + """\
-  - name: s
-    from: {topic: "@in", as: i}
-    to:
-      - {topic: "@plain"}
-      - {topic: "@once", compression: zstd}
-      - {topic: "@at_least_once", compression: lz4, guarantee: at_least_once}
-"""
-    )
-    found = {name: codec(items.servers, items.prefix + name) for name in ("plain", "once", "at_least_once")}
-    assert found == {"plain": "none", "once": "zstd", "at_least_once": "lz4"}
-    for name in found:
-        assert sorted(seen.json["id"] for seen in items.read(f"@{name}")) == list(range(20))
-
-
-def test_bytes_of_records_pass_through_and_a_url_names_a_table(items: Any) -> None:
-    items.produce("@in", [item(number, 1) for number in range(3)])
+def test_records_have_the_headers_times_codecs_and_bytes_that_their_sink_says(items: Any) -> None:
+    items.produce("@in", [item(n, 1, "a" * 1000) for n in range(1, 20)] + [item(20, 1, gone=True)])
     items.run(
         HEAD
         + f"""\
   - name: s
     from: {{topic: "@in", as: i}}
     to:
+      - topic: "@out"
+        key: id
+        headers: {{name: "nullif(name, '')", version: v}}
+        timestamp: TIMESTAMP '2026-01-01 00:00:00'
+        tombstone_when: gone
+      - {{topic: "@plain"}}
+      - {{topic: "@once", compression: zstd}}
+      - {{topic: "@at_least_once", compression: lz4, guarantee: at_least_once}}
       - {{topic: "@same", key: _key, value: _value}}
       - {{delta: "file://{items.folder}/lake/latest", merge: {{keys: id}}}}
 """
     )
-    assert sorted(seen.value for seen in items.read("@same")) == sorted(seen.value for seen in items.read("@in"))
-    assert items.delta("lake/latest", "id") == [(0,), (1,), (2,)]
+    written = {seen.key: seen for seen in items.read("@out")}
+    assert written[b"1"].json == {"id": 1, "v": 1, "name": "a" * 1000, "gone": False}
+    assert written[b"1"].headers == {"name": b"a" * 1000, "version": b"1"}
+    assert written[b"20"].value is None
+    assert written[b"20"].headers == {"version": b"1"}
+    assert {seen.timestamp_ms for seen in written.values()} == {1_767_225_600_000}
+
+    found = {name: codec(items.servers, items.prefix + name) for name in ("plain", "once", "at_least_once")}
+    assert found == {"plain": "none", "once": "zstd", "at_least_once": "lz4"}
+    for name in found:
+        assert sorted(seen.json["id"] for seen in items.read(f"@{name}")) == list(range(1, 21))
+
+    same, given = (sorted((seen.key, seen.value) for seen in items.read(topic)) for topic in ("@same", "@in"))
+    assert same == given
+    assert items.delta("lake/latest", "id") == [(n,) for n in sorted(range(1, 21), key=str)]
 
 
 TOTALS = """\
@@ -545,6 +489,8 @@ def test_each_of_a_stages_tables_in_a_database_counts_its_own_batches(items: Any
     items.run(TWO_TABLES, environ={"URL": derby.url})
     query = 'SELECT "id" FROM {}'
     assert derby.rows(query.format("items")) == derby.rows(query.format("others")) == [(1,), (2,)]
+    tables = {name for (name,) in derby.rows("SELECT tablename FROM sys.systables WHERE tabletype = 'T'")}
+    assert tables == {"ITEMS", "OTHERS", "HEADWATER_BATCHES"}
     # As earlier versions left it: one number for the stage, which must not be written again.
     derby.run(
         "UPDATE headwater_batches SET writer = SUBSTR(writer, 1, LOCATE(' ', writer) - 1) WHERE writer LIKE '% items'"
