@@ -14,7 +14,7 @@ import pytest
 from tests.fuzzed_stages import Fuzzed, classify, fuzzed_change, fuzzed_pair, shape_of
 
 IS_LONG = bool(os.environ.get("PLAN_FUZZ_PAIRS"))
-CHANGES = 10_000 if IS_LONG else 6_000
+CHANGES = 10_000 if IS_LONG else 4_000
 CHANGES_FEW = 150
 CHANGES_OF_ONE = 5
 """One after the other, each of what the one before has made: most of the time goes into taking stages apart."""
