@@ -81,9 +81,9 @@ simulate: venv ## Simulated runs with faults, in virtual time, of one broker and
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),20) --seed $(or $(SEED),1) --brokers $(or $(BROKERS),1 3)
 
 .PHONY: plan-fuzz
-plan-fuzz: java venv ## Random changes that `pipeline plan` calls safe, tried on Spark (PAIRS=300, SEED=...)
+plan-fuzz: java venv ## Random changes: what `pipeline plan` calls safe, compared and tried on Spark (PAIRS=300, SEED=...)
 	@PLAN_FUZZ_PAIRS=$(or $(PAIRS),300) PLAN_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s \
-		tests/spark/pipelines/test_safe_changes.py
+		tests/property/pipelines/test_state_changes.py tests/spark/pipelines/test_safe_changes.py
 
 .PHONY: docs
 docs: venv ## Write the reference pages that are made of tables in the code

@@ -20,6 +20,8 @@ TRANSACTIONAL_ID = "stage"
 PARTITIONS = 3
 PATIENCE_S = 300
 COMMITS_BETWEEN = 5
+#: Between two transactions: without it, the brokers would do nothing else.
+PAUSE_S = 0.02
 
 
 def client(addresses: str) -> ClusterClient:
@@ -48,6 +50,7 @@ class CommittingWriter:
                     producer.abort()  # and the same records again
                 else:
                     self.committed += 1
+                self._stop.wait(PAUSE_S)
 
     def stop(self) -> None:
         self._stop.set()

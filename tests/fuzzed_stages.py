@@ -61,7 +61,7 @@ class Fuzzed:
         names = [self.columns[each][2] for each in self.behind]
         return [self.sql(), f"SELECT {', '.join(f'{name} AS {name}2' for name in names)} FROM input"]
 
-    def state(self) -> object:
+    def state(self) -> tuple[object, ...]:
         """What the state holds, by a model that knows how the text was made: keys, aggregates in order, what feeds it.
 
         Spark makes one operator of both steps, with the columns in the order of the second one, unless a HAVING of an

@@ -1,4 +1,7 @@
-"""Airflow's services for real, once: an event starts a run, whose task is killed and tried again; then a backfill."""
+"""Airflow's services for real, once: an event starts a run, whose task is killed and tried again; then a backfill.
+
+The backfill loads while a scheduled run of its DAG waits for its topics.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.end_to_end.delta_log import delta_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-HOUR_MS = 3_600_000
+HOUR_MS, HOUR_S = 3_600_000, 3_600
 #: For a task on a busy machine: Spark starts, and Airflow waits for its heartbeats.
 RUN_S = 400
 
@@ -50,7 +53,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_an_event_starts_a_run_that_outlives_its_tasks_death_and_a_backfill_waits_for_its_turn(
+def test_an_event_starts_a_run_that_outlives_its_tasks_death_and_a_backfill_passes_a_run_that_waits(
     make_home: MakeHome, new_topic: TopicFactory, write: Write, tmp_path: Path, hour_ms: int
 ) -> None:
     watched, flights, weather = new_topic(1), new_topic(2), new_topic(1)
@@ -67,11 +70,13 @@ def test_an_event_starts_a_run_that_outlives_its_tasks_death_and_a_backfill_wait
             "loads": [
                 {
                     "name": "hourly", "topics": [flights, weather], "to": f"{hours}/{{topic}}",
-                    "start": text(hour_ms), "idle_s": 0.1,
+                    "start": text(hour_ms), "idle_s": 0.1, "lateness_s": 2 * HOUR_S, "poke_s": HOUR_S,
                 }
             ],
         }
     )  # fmt: skip
+    # To parse the DAGs again each half minute keeps a core busy.
+    home.environment["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = str(HOUR_S)
     home.prepare()
     write(flights, [(number % 2, hour_ms + number * HOUR_MS // 10) for number in range(20)])
     write(weather, [(0, hour_ms + number) for number in range(5)])
@@ -79,6 +84,8 @@ def test_an_event_starts_a_run_that_outlives_its_tasks_death_and_a_backfill_wait
     event, hourly = "headwater_event_live", "headwater_load_hourly"
     wait_until(lambda: len(home.api("GET", "/dags")["dags"]) == 2, RUN_S, lambda: home.log("dag-processor"))
     home.api("PATCH", f"/dags/{event}", {"is_paused": False})
+    # Airflow looks for an event DAG's trigger when it parses the DAG.
+    home.api("PUT", f"/parseDagFile/{home.api('GET', f'/dags/{event}')['file_token']}")
 
     write(watched, [(0, hour_ms)])
     [command] = wait_until(lambda: loading(live), RUN_S, lambda: home.log("triggerer") + home.log("scheduler"))
@@ -97,7 +104,7 @@ def test_an_event_starts_a_run_that_outlives_its_tasks_death_and_a_backfill_wait
     [happened] = [each for each in home.api("GET", "/assets/events")["asset_events"] if "payload" in each["extra"]]
     assert happened["extra"]["payload"] == {"topic": watched, "partition": 0, "offset": 0, "timestamp_ms": hour_ms}
 
-    # Unpaused, the DAG also has a scheduled run of the last hour, for which nothing was written.
+    # Unpaused, the DAG also has a scheduled run of the last hour. It waits, in no slot, for late records.
     home.api("POST", "/backfills", {"dag_id": hourly, "from_date": text(hour_ms), "to_date": text(hour_ms)})
     home.api("PATCH", f"/dags/{hourly}", {"is_paused": False})
 
@@ -105,6 +112,7 @@ def test_an_event_starts_a_run_that_outlives_its_tasks_death_and_a_backfill_wait
         return any(run["run_type"] == "backfill" for run in runs_of(home, hourly, "success"))
 
     wait_until(backfilled, RUN_S, lambda: home.log("scheduler"))
+    assert [run["run_type"] for run in runs_of(home, hourly, "running")] == ["scheduled"]
     home.close()
     wait_until(lambda: not processes_with(str(tmp_path)), RUN_S, lambda: "a command outlived Airflow")
     found = {}

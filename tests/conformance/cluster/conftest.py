@@ -13,6 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from tests.bench.processes import Child, free_port
+from tests.faults import clients
 from tests.zookeeper import ServerOptions, ZooKeeperServer, running_zookeeper
 
 USER, PASSWORD = "headwater", "a secret"
@@ -117,6 +118,12 @@ class MakeCluster:
         cluster = ClusterProcesses(folder, self._server.address, session_ms)
         self.made.append(cluster)
         return cluster
+
+
+@pytest.fixture(autouse=True)
+def _slow_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the brokers go through is tested here, not their load: records of a producer of numbers, a second."""
+    monkeypatch.setattr(clients, "RATE", 50)
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,8 @@ PATIENCE_S = 120
 REQUEST_S = 60.0
 RECORDS_MAX = 200
 RECORDS_PER_TRANSACTION = 10
+#: Between two transactions: without it, the brokers would do nothing else.
+PAUSE_S = 0.05
 PROPERTIES = {
     "default_replication_factor": "3",
     "min_insync_replicas": "2",
@@ -162,6 +164,7 @@ class TransactionalWriter(Application):
                 producer.produce(TARGET, value=value)
             producer.commit_transaction(REQUEST_S)
             self.committed += values
+            self._ending.wait(PAUSE_S)
 
 
 def is_healthy(cluster: ClusterProcesses) -> bool:

@@ -22,10 +22,12 @@ WAIT_S = 120
 PARTITIONS = 2000
 #: ApiVersions, version 0, of a client without a name.
 REQUEST = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+#: Between an answer and the next request.
+PAUSE_S = 0.005
 
 
 class OtherClient:
-    """Asks, and asks again as soon as it is answered, until it is stopped; the times of its answers."""
+    """Asks, and asks again soon after it is answered, until it is stopped; the times of its answers."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -41,6 +43,7 @@ class OtherClient:
             (size,) = struct.unpack(">i", reader.read(4))
             reader.read(size)
             self.answered_s.append(time.perf_counter())
+            time.sleep(PAUSE_S)
 
     def during(self, work: Callable[[], None]) -> tuple[int, float]:
         """How many answers came while something was done, and the longest wait as a part of the whole time."""

@@ -97,16 +97,15 @@ def test_safe_mode_is_waited_for(hdfs: HdfsProcesses, hdfs_folder: str) -> None:
     files = files_of(hdfs)
     files.create(f"{hdfs_folder}/before", b"1")
     hdfs.safe_mode(True)
+    leaving = threading.Timer(0.5, hdfs.safe_mode, [False])
     try:
         assert files.read(f"{hdfs_folder}/before") == b"1"
         with pytest.raises(FileSystemError, match="safe mode"):
             files_of(hdfs, wait_s=SHORT_S).create(f"{hdfs_folder}/after", b"2")
-        leaving = threading.Timer(0.5, hdfs.safe_mode, [False])
-        leaving.start()
-        assert files.create(f"{hdfs_folder}/after", b"2")
-        leaving.join()
     finally:
-        hdfs.safe_mode(False)
+        leaving.start()
+    assert files.create(f"{hdfs_folder}/after", b"2")
+    leaving.join()
 
 
 def test_a_lost_datanode_is_waited_for(hdfs: HdfsProcesses, hdfs_folder: str) -> None:
@@ -132,12 +131,20 @@ def test_a_user_without_rights_is_told_so_at_once(hdfs: HdfsProcesses, hdfs_fold
 def test_a_folder_that_is_full_is_told_at_once(hdfs: HdfsProcesses, hdfs_folder: str) -> None:
     files = files_of(hdfs)
     files.make_folder(hdfs_folder)
-    hdfs.admin("tools.DFSAdmin", "-setSpaceQuota", "1m", hdfs_folder)
+    set_space_quota(hdfs, hdfs_folder, 1 << 20)
     with pytest.raises(FileSystemError, match=r"cannot be used: .*[Qq]uota") as failed:
         files.create(f"{hdfs_folder}/a", b"1")
     assert "\n" not in str(failed.value)
     with pytest.raises(FileSystemError, match=r"cannot be used: "), files.writer(f"{hdfs_folder}/b") as out:
         out.write(b"x" * 3_000_000)
+
+
+def set_space_quota(hdfs: HdfsProcesses, folder: str, size_bytes: int) -> None:
+    path = folder.removeprefix(hdfs.url)
+    asked = f"op=SETQUOTA&storagespacequota={size_bytes}&user.name={hdfs.user}"
+    request = urllib.request.Request(f"{hdfs.webhdfs[0]}/webhdfs/v1{path}?{asked}", method="PUT")
+    with urllib.request.urlopen(request, timeout=30):
+        pass
 
 
 def test_files_are_synced_to_the_device(hdfs: HdfsProcesses, hdfs_folder: str) -> None:

@@ -193,14 +193,9 @@ def test_tasks_import_our_code_from_what_was_shipped(cluster: Cluster, cluster_s
         assert answer["compiled"] == 0, "the kernels came compiled"
 
 
-def test_a_pipeline_with_python_steps_and_state_gives_the_same_on_a_cluster(lab: ClusterLab) -> None:
-    good, sums = produced(lab)
-    result = lab.run(PIPELINE)
-    assert result.totals["doubled"].written == len(good)
-    check_outputs(lab, good, sums)
-
-
-def test_workers_that_die_in_micro_batches_lose_and_double_nothing(cluster: Cluster, lab: ClusterLab) -> None:
+def test_a_pipeline_with_python_steps_and_state_gives_the_same_although_workers_die_in_micro_batches(
+    cluster: Cluster, lab: ClusterLab
+) -> None:
     good, sums = produced(lab)
     killed: list[str] = []
     threads: list[threading.Thread] = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -19,6 +20,7 @@ from headwater.pipelines.loads.request import LoadOutcome
 from headwater.pipelines.loads.running import LoadRun
 from headwater.pipelines.spark.session import close_session, open_session
 from tests.conftest import BrokerProcess
+from tests.end_to_end.delta_log import delta_rows
 from tests.s3 import CLIENT_ENVIRONMENT, spark_jars
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(log.parent)}
     conf["spark.jars"] = ",".join(map(str, spark_jars()))
+    conf["spark.sql.adaptive.enabled"] = "false"  # it plans each small query twice
+    conf["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = "2"  # VACUUM's tasks, else ten thousand
     conf |= {f"spark.executorEnv.{name}": value for name, value in CLIENT_ENVIRONMENT.items()}
     yield open_session("tests", str(log), conf)
     close_session()
@@ -106,8 +110,21 @@ class Dock:
         return self.spark.read.format(form).load(to)
 
     def offsets(self, to: str, form: str = "parquet") -> list[tuple[int, int]]:
-        """Partition and offset of every row."""
-        return sorted((row[0], row[1]) for row in self.read(to, form).select("_partition", "_offset").collect())
+        """Partition and offset of every row; of a local folder, without Spark."""
+        if "://" in to:
+            rows = self.read(to, form).select("_partition", "_offset").collect()
+            return sorted((row[0], row[1]) for row in rows)
+        if form == "delta":
+            found = delta_rows(Path(to))
+        else:
+            found = [row for path in visible(Path(to)) for row in pq.ParquetFile(path).read().to_pylist()]
+        return sorted((row["_partition"], row["_offset"]) for row in found)
+
+
+def visible(folder: Path) -> list[Path]:
+    """The files that Spark and Hive see."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
 
 
 @pytest.fixture

@@ -15,17 +15,11 @@ import headwater
 from headwater.pipelines.loads.errors import LoadError
 from headwater.pipelines.loads.request import LoadStatus
 from headwater.pipelines.loads.targets.manifest import Manifest
-from tests.spark.loads.conftest import Dock
+from tests.spark.loads.conftest import Dock, visible
 
 pytestmark = pytest.mark.slow
 
 VALUES = [*({"n": n, "carrier": "AA" if n % 3 else None} for n in range(20)), b"junk", {"carrier": "no number"}]
-
-
-def visible(folder: Path) -> list[Path]:
-    """The files that Spark and Hive see."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
 
 
 def records_of(path: Path) -> list[Any]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 FORMS = ["parquet", "delta"]
+#: Of two loads at once: of files and, each fourth time, of a table.
+ATTEMPTS = 8
 HOUR_MS = 3_600_000
 MIDNIGHT_MS = 1_356_998_400_000  # 2013-01-01
 
@@ -37,47 +39,49 @@ def numbers(count: int, start: int = 0) -> list[Any]:
     return [{"n": n} for n in range(start, start + count)]
 
 
+def versions(table: str) -> int:
+    """The number of a Delta table's commits."""
+    return len(list(Path(table).glob("_delta_log/*.json")))
+
+
 def whole(partitions: int, count: int) -> list[tuple[int, int]]:
     return [(partition, offset) for partition in range(partitions) for offset in range(count)]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_loads_go_on_where_the_last_one_ended(dock: Dock, tmp_path: Path, form: str) -> None:
+def test_loads_go_on_where_the_last_one_ended(dock: Dock, tmp_path: Path) -> None:
     dock.create()
     target = f"{tmp_path}/lake"
     dock.produce(numbers(10))
-    first = dock.load(target, format=form)
-    assert dock.load(target, format=form).outcome is LoadStatus.NOTHING_NEW
+    first = dock.load(target)
+    assert dock.load(target).outcome is LoadStatus.NOTHING_NEW
     dock.produce(numbers(6))
-    second = dock.load(target, format=form)
+    second = dock.load(target)
     assert [outcome.manifest.rows for outcome in (first, second) if outcome.manifest] == [10, 6]
-    assert dock.offsets(target, form) == whole(2, 8)
+    assert dock.offsets(target) == whole(2, 8)
     assert second.manifest is not None
     assert second.manifest.chain_ends == {0: 8, 1: 8}
     assert second.manifest.sequence == 2
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_named_load_keeps_its_range(dock: Dock, tmp_path: Path, form: str) -> None:
+def test_a_named_load_keeps_its_range(dock: Dock, tmp_path: Path) -> None:
     dock.create()
     target = f"{tmp_path}/lake"
     dock.produce(numbers(10))
-    assert dock.load(target, format=form, load_id="five").outcome is LoadStatus.LOADED
+    assert dock.load(target, load_id="five").outcome is LoadStatus.LOADED
     dock.produce(numbers(10))
-    again = dock.load(target, format=form, load_id="five")
+    again = dock.load(target, load_id="five")
     assert again.outcome is LoadStatus.ALREADY_LOADED
     assert str(again).startswith(f"{dock.topic}: five is loaded already: 10 rows in ")
-    assert dock.offsets(target, form) == whole(2, 5)
-    nothing = dock.load(target, format=form, load_id="none", start="0", until="0")
+    assert dock.offsets(target) == whole(2, 5)
+    nothing = dock.load(target, load_id="none", start="0", until="0")
     assert nothing.outcome is LoadStatus.NOTHING_NEW
     # What it was when its range was written down, it stays.
-    assert dock.load(target, format=form, load_id="none").outcome is LoadStatus.NOTHING_NEW
-    assert dock.load(target, format=form, load_id="six").outcome is LoadStatus.LOADED
-    assert dock.offsets(target, form) == whole(2, 10)
+    assert dock.load(target, load_id="none").outcome is LoadStatus.NOTHING_NEW
+    assert dock.load(target, load_id="six").outcome is LoadStatus.LOADED
+    assert dock.offsets(target) == whole(2, 10)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_an_older_hour_is_loaded_after_a_newer(dock: Dock, tmp_path: Path, form: str) -> None:
+def test_an_older_hour_is_loaded_after_a_newer(dock: Dock, tmp_path: Path) -> None:
     dock.create()
     target = f"{tmp_path}/lake"
     for hour in range(3):
@@ -85,21 +89,21 @@ def test_an_older_hour_is_loaded_after_a_newer(dock: Dock, tmp_path: Path, form:
 
     def hour_of(hour: int, **more: Any) -> LoadOutcome:
         at = f"2013-01-01T0{hour}:00:00Z", f"2013-01-01T0{hour + 1}:00:00Z"
-        return dock.load(target, format=form, start=at[0], until=at[1], load_id=f"h{hour}", **more)
+        return dock.load(target, start=at[0], until=at[1], load_id=f"h{hour}", **more)
 
     assert hour_of(1).outcome is LoadStatus.LOADED
     assert hour_of(0).outcome is LoadStatus.LOADED
-    assert dock.offsets(target, form) == whole(2, 10)
+    assert dock.offsets(target) == whole(2, 10)
     assert hour_of(0).outcome is hour_of(1).outcome is LoadStatus.ALREADY_LOADED
-    refused = dock.load(target, format=form, start="earliest", until="latest")
+    refused = dock.load(target, start="earliest", until="latest")
     assert refused.is_user_error
     assert "the target has offsets of" in refused.error
     assert "(partition 0: 0 to 9, partition 1: 0 to 9): --missing loads what it lacks" in refused.error
-    rest = dock.load(target, format=form, start="earliest", until="latest", missing=True)
+    rest = dock.load(target, start="earliest", until="latest", missing=True)
     assert rest.manifest is not None
     assert rest.manifest.rows == 10
-    assert dock.offsets(target, form) == whole(2, 15)
-    assert dock.load(target, format=form).outcome is LoadStatus.NOTHING_NEW
+    assert dock.offsets(target) == whole(2, 15)
+    assert dock.load(target).outcome is LoadStatus.NOTHING_NEW
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -110,17 +114,18 @@ def test_a_load_is_replaced(dock: Dock, tmp_path: Path, form: str) -> None:
     dock.load(target, format=form, load_id="a")
     dock.produce(numbers(10))
     dock.load(target, format=form, load_id="b")
-    versions = dock.spark.sql(f"DESCRIBE HISTORY delta.`{target}`").count() if form == "delta" else 0
+    before = versions(target)
     again = dock.load(target, format=form, replace="a")
     assert (again.error, again.outcome) == ("", LoadStatus.LOADED)
     assert again.manifest is not None
     assert (again.manifest.rows, again.manifest.plan.id, again.manifest.sequence) == (10, "a", 3)
     assert dock.offsets(target, form) == whole(2, 10)
     if form == "delta":
-        assert dock.spark.sql(f"DESCRIBE HISTORY delta.`{target}`").count() == versions + 1
+        assert versions(target) == before + 1
     assert dock.load(target, format=form, load_id="a").outcome is LoadStatus.ALREADY_LOADED
-    assert dock.load(target, format=form, replace="a").outcome is LoadStatus.LOADED
-    assert dock.offsets(target, form) == whole(2, 10)
+    if form == "parquet":  # what is replaced may be a replacement
+        assert dock.load(target, format=form, replace="a").outcome is LoadStatus.LOADED
+        assert dock.offsets(target, form) == whole(2, 10)
     assert "has no load c that could be replaced" in dock.load(target, format=form, replace="c").error
     dock.delete_records({0: 2})
     assert "records of it are gone by retention; it stays as it is" in dock.load(target, format=form, replace="a").error
@@ -348,8 +353,7 @@ def test_a_tables_manifest_is_made_again_from_its_commit(
     assert dock.offsets(target, "delta") == whole(2, 10)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("is_confirmed", [False, True])
+@pytest.mark.parametrize(("form", "is_confirmed"), [("parquet", False), ("parquet", True), ("delta", True)])
 def test_of_two_drivers_one_adds_its_rows(
     dock: Dock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, is_confirmed: bool
 ) -> None:
@@ -517,18 +521,19 @@ def test_a_target_is_verified(dock: Dock, tmp_path: Path, form: str) -> None:
 
     dock.load(target, format=form, until="4")
     dock.load(target, format=form, start="6", until="8")
-    gaps = "partition 0: 4 to 5, partition 1: 4 to 5"
-    assert verified().problems == (f"4 offsets between the loads were never loaded: {gaps}",)
+    if form == "parquet":  # the manifests of any format
+        gaps = "partition 0: 4 to 5, partition 1: 4 to 5"
+        assert verified().problems == (f"4 offsets between the loads were never loaded: {gaps}",)
     dock.load(target, format=form, start="4", until="8", missing=True)
-    whole_target = verified()
-    assert (whole_target.problems, whole_target.rows, whole_target.loads) == ((), 16, 3)
-    assert whole_target.log_offsets == 16
-    if form == "delta":
+    if form == "delta":  # compacted, it is still whole
         table = f"delta.`{target}`"
         dock.spark.sql(f"OPTIMIZE {table}")
         dock.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         dock.spark.sql(f"VACUUM {table} RETAIN 0 HOURS")
-        assert verified().problems == ()
+    whole_target = verified()
+    assert (whole_target.problems, whole_target.rows, whole_target.loads) == ((), 16, 3)
+    assert whole_target.log_offsets == 16
+    if form == "delta":
         dock.spark.sql(f"DELETE FROM {table} WHERE _partition = 0 AND _offset = 3")
         dock.spark.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE _partition = 1 AND _offset = 5")
         assert verified().problems == (
@@ -551,10 +556,10 @@ def test_a_target_is_verified(dock: Dock, tmp_path: Path, form: str) -> None:
     ]
 
 
-def test_two_loads_at_one_target_at_once_twenty_times(dock: Dock, tmp_path: Path) -> None:
+def test_two_loads_at_one_target_at_once_many_times(dock: Dock, tmp_path: Path) -> None:
     dock.create()
     target = f"{tmp_path}/lake"
-    for attempt in range(20):
+    for attempt in range(ATTEMPTS):
         dock.produce(numbers(4))
         with ThreadPoolExecutor(2) as pool:
             form = "delta" if attempt % 4 == 3 else "parquet"
@@ -570,4 +575,4 @@ def test_two_loads_at_one_target_at_once_twenty_times(dock: Dock, tmp_path: Path
     dock.load(f"{target}-delta", format="delta")
     dock.load(f"{target}-parquet")
     for form in FORMS:
-        assert dock.offsets(f"{target}-{form}", form) == whole(2, 40)
+        assert dock.offsets(f"{target}-{form}", form) == whole(2, 2 * ATTEMPTS)
