@@ -5,10 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from headwater.cli.main import main
+from headwater.pipelines.spark import session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -32,9 +37,41 @@ def run(headwater: Any, topics: Any, tmp_path: Path) -> Any:
     return start
 
 
-def test_every_mistake_is_told_at_its_line_before_anything_is_written(run: Any, topics: Any, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def lasting_session() -> Iterator[None]:
+    """A session that the command does not end: Spark starts once for the commands that `call` runs."""
+    session.close_session()  # one that other tests have left
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(session, "close_session", lambda: None)
+        yield
+    session.close_session()
+
+
+@pytest.fixture
+def call(
+    lasting_session: None,
+    topics: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Any:
+    """The same as `run`, in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(stages: str, head: str = HEAD) -> Any:
+        path = tmp_path / "lines.yaml"
+        path.write_text((head + stages).format(prefix=topics.prefix))
+        command = ["pipeline", "run", str(path), "-b", topics.servers, "--state", str(tmp_path / "state")]
+        capfd.readouterr()
+        code = main(command)
+        return subprocess.CompletedProcess(command, code, *capfd.readouterr())
+
+    return start
+
+
+def test_every_mistake_is_told_at_its_line_before_anything_is_written(call: Any, tmp_path: Path) -> None:
     (tmp_path / "three.py").write_text("def three(rows):\n    return rows\n")
-    done = run("""\
+    done = call("""\
   - name: one
     from: {{topic: {prefix}.lines}}
     sql: |
@@ -63,29 +100,17 @@ def test_every_mistake_is_told_at_its_line_before_anything_is_written(run: Any, 
     assert "stages[1].expect[0].that: there is no column 'nowhere'" in found[1]
     assert "stages[1].to[1].partition_by[0]: there is no column 'missing'" in found[2]
     assert "there is no column 'valu'" in found[3]
+    assert found[4].startswith("22:10: stages[3].sql: mode: append writes a group once it is final")
     assert "without a watermark" in found[4]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "lake").exists()
 
 
-def test_an_aggregation_without_a_watermark_is_refused_where_it_stands(run: Any) -> None:
-    done = run("""\
-  - name: one
-    from: {{topic: {prefix}.lines}}
-    sql: SELECT value, count(*) AS number FROM `{prefix}.lines` GROUP BY value
-    to: [{{topic: {prefix}.one}}]
-""")
-    assert done.returncode == 2
-    assert "lines.yaml:7:10: stages[0].sql: mode: append writes a group once it is final" in done.stderr
-    assert "watermark" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_an_expectation_that_says_fail_stops_the_stage_before_it_writes(run: Any, topics: Any, headwater: Any) -> None:
+def test_an_expectation_that_says_fail_stops_the_stage_before_it_writes(call: Any, topics: Any, headwater: Any) -> None:
     made = headwater("topic", "create", f"{topics.prefix}.lines", "--partitions", "1", "-b", topics.servers)
     assert made.returncode == 0, made.stderr
     topics.produce(f"{topics.prefix}.lines", [(None, b"good"), (None, b"bad"), (None, b"bad")])
-    done = run("""\
+    done = call("""\
   - name: one
     from: {{topic: {prefix}.lines}}
     expect: [{{name: is_good, that: value = 'good', otherwise: fail}}]
@@ -134,21 +159,18 @@ def test_a_topic_that_does_not_exist_is_told_with_its_line(run: Any, topics: Any
     assert f"did you mean '{topics.prefix}.lines'?" in done.stderr
 
 
-def test_a_table_of_another_format_is_told_at_its_path(headwater: Any, topics: Any, tmp_path: Path) -> None:
+def test_a_table_of_another_format_is_told_at_its_path(call: Any, tmp_path: Path) -> None:
     (tmp_path / "shops.csv").write_text("shop,city\n")
-    path = tmp_path / "shops.yaml"
-    path.write_text(
-        HEAD.format(prefix=topics.prefix).replace(
-            "stages:", "tables:\n  shops: {format: parquet, path: shops.csv}\nstages:"
-        )
-        + f"  - {{name: one, from: {{topic: {topics.prefix}.lines, as: l}}, sql: SELECT l.* FROM l CROSS JOIN shops, "
-        + f"to: [{{topic: {topics.prefix}.one}}]}}\n"
+    tables = "tables:\n  shops: {{format: parquet, path: shops.csv}}\nstages:"
+    done = call(
+        "  - {{name: one, from: {{topic: {prefix}.lines, as: l}}, sql: SELECT l.* FROM l CROSS JOIN shops, "
+        "to: [{{topic: {prefix}.one}}]}}\n",
+        HEAD.replace("stages:", tables),
     )
-    done = headwater("pipeline", "run", str(path), "-b", topics.servers, "--state", str(tmp_path / "state"))
     assert done.returncode == 2
     *phases, told = done.stderr.splitlines()
     assert phases == ["starting Spark", "looking at what the stages read and write"]
-    assert "shops.yaml:5:34: tables.shops.path: cannot read the table shops" in told
+    assert "lines.yaml:5:34: tables.shops.path: cannot read the table shops" in told
 
 
 def test_a_stage_that_reads_another_topic_than_its_checkpoint_is_told_so(run: Any, tmp_path: Path) -> None:

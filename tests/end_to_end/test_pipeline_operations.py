@@ -25,6 +25,7 @@ class Shop:
         self.file = folder / "shop" / "pipeline.yaml"
         self.broker = ["-b", topics.servers]
         self.state = ["--state", str(folder / "state")]
+        self.log = folder / "run.log"
         self._headwater = headwater
         self("pipeline", "init", str(self.file.parent), "--name", self.name)
         self("topic", "create", f"{self.name}_orders", "--partitions", "3", *self.broker)
@@ -52,7 +53,7 @@ def shop(headwater: Any, topics: Any, tmp_path: Path) -> Shop:
 def running(shop: Shop, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The pipeline, running for ever."""
     command = [sys.executable, "-P", "-m", "headwater", "pipeline", "run", str(shop.file), *shop.broker, *shop.state]
-    with (tmp_path / "run.log").open("wb") as log:
+    with shop.log.open("wb") as log:
         process = subprocess.Popen([*command, "--continuous"], cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=log)
     try:
         yield process
@@ -62,12 +63,15 @@ def running(shop: Shop, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_run_is_seen_by_its_status_and_ended_by_stop(shop: Shop, running: subprocess.Popen[bytes]) -> None:
+    # A continuous run carries records through all stages.
     deadline = time.monotonic() + START_S_MAX
-    while (found := shop.status())["stages"].get("clean", {}).get("batch") is None:
+    while "sales: batch " not in shop.log.read_text():
         assert time.monotonic() < deadline, "no micro-batch is done"
         assert running.poll() is None
-        time.sleep(1)
+        time.sleep(0.2)
+    found = shop.status()
     assert (found["alive"], found["process"]) == (True, running.pid)
+    assert [found["stages"][stage]["batch"] is None for stage in ("clean", "sales")] == [False, False]
     replay = ["pipeline", "replay", str(shop.file), "--from", "earliest", "--yes", *shop.broker, *shop.state]
     busy = shop(*replay, code=1)
     assert f"still alive (process {running.pid})" in busy.stderr

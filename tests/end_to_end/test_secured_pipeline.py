@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from headwater.api.topic_admin import TopicAdmin
+from headwater.cli.main import main
 from headwater.cli.pipeline.topic_creation import topics_creator
 from headwater.logtier.config.client_properties import read_client_config
 from headwater.pipelines.analysis.analysis import analyse
@@ -67,6 +69,21 @@ class Secured:
     admin: AdminClient
     plain: str
 
+    def wrong(self) -> Path:
+        """A file with another password."""
+        path = self.config.with_name("wrong.properties")
+        path.write_text(self.config.read_text().replace(PASSWORD, PASSWORD + "x"))
+        return path
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """A command that is called here sets handlers of its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
 
 @pytest.fixture
 def secured(certificates: Certificates, tmp_path: Path) -> Iterator[Secured]:
@@ -97,7 +114,7 @@ def secured(certificates: Certificates, tmp_path: Path) -> Iterator[Secured]:
 
 
 def test_the_way_through_a_secured_broker_leaves_no_password_behind(
-    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "p.yaml").write_text(PIPELINE)
     (tmp_path / "order.json").write_text(SCHEMA)
@@ -145,6 +162,13 @@ def test_the_way_through_a_secured_broker_leaves_no_password_behind(
         frame = spark.sql("SELECT count(*) AS n, sum(o_amount) AS s FROM again")
         assert [tuple(row) for row in frame.collect()] == [(2, 12.0)]
         told += [frame._jdf.queryExecution().toString(), frame._jdf.queryExecution().logical().toJSON()]
+
+        wrong = secured.wrong()
+        capsys.readouterr()
+        here = ["-b", secured.address, "--command-config", str(wrong)]
+        assert main(["sql", "-e", "SELECT * FROM orders", *here]) == 1  # in the session that runs
+        captured = capsys.readouterr()
+        assert_refused(captured.out, captured.err)
     finally:
         close_session()
 
@@ -159,15 +183,14 @@ def test_the_way_through_a_secured_broker_leaves_no_password_behind(
 def test_a_wrong_password_is_one_line_without_it(headwater: Any, secured: Secured, tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(PIPELINE)
     (tmp_path / "order.json").write_text(SCHEMA)
-    (tmp_path / "wrong.properties").write_text(secured.config.read_text().replace(PASSWORD, PASSWORD + "x"))
-    here = ("-b", secured.address, "--command-config", "wrong.properties")
-    for command in (
-        ("pipeline", "run", "p.yaml"),
-        ("pipeline", "preview", "p.yaml", "clean"),
-        ("sql", "-e", "SELECT * FROM orders"),
-    ):
+    here = ("-b", secured.address, "--command-config", str(secured.wrong()))
+    for command in (("pipeline", "run", "p.yaml"), ("pipeline", "preview", "p.yaml", "clean")):
         refused = headwater(*command, *here)
         assert refused.returncode == 1, refused.stderr
-        assert "uthentication" in refused.stderr
-        assert len(refused.stderr.splitlines()) == 1
-        assert PASSWORD not in refused.stdout + refused.stderr
+        assert_refused(refused.stdout, refused.stderr)
+
+
+def assert_refused(out: str, err: str) -> None:
+    assert "uthentication" in err
+    assert len(err.splitlines()) == 1
+    assert PASSWORD not in out + err

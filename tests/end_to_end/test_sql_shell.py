@@ -139,8 +139,12 @@ def test_a_shell_on_a_terminal(start: Any, topics: Any, tmp_path: Path) -> None:
     assert "+SELECT count(*) AS n\n+FROM" in history
 
 
-def test_ctrl_c_ends_a_script_with_its_exit_code(start: Any) -> None:
-    script = start("-e", ENDLESS)
-    time.sleep(25)
+def test_ctrl_c_ends_a_script_with_its_exit_code(start: Any, topics: Any) -> None:
+    orders = f"{topics.prefix}.orders"
+    topics.produce(orders, [(b"k", b"v")] * 3 + [(None, b"v")])
+    query = f"SELECT count(key) AS keys FROM `{orders}`;"
+    script = start("-b", topics.servers, "-o", "csv", "-e", f"{query}\n{ENDLESS}")
+    script.read_until("keys\r\n3\r\n")
+    time.sleep(2)
     script.process.send_signal(signal.SIGINT)
     assert script.process.wait(WAIT_S) == 130

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import select
 import sys
+import time
 from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
 KEYS = 8
 BURST = 50
+#: Between bursts: batches are always under way, and the producer leaves the cores to the broker.
+PAUSE_S = 0.005
 FLUSH_S = 120
 
 
@@ -28,6 +31,8 @@ def main(bootstrap: str, topic: str, name: str, journal_path: Path) -> int:
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 5,
+            # Below the segments of the broker, which refuses larger ones.
+            "batch.size": 100_000,
             "message.timeout.ms": 0,
             "queue.buffering.max.messages": 20_000,
             "reconnect.backoff.ms": 20,
@@ -58,7 +63,8 @@ def main(bootstrap: str, topic: str, name: str, journal_path: Path) -> int:
                 except BufferError:
                     break
                 sent += 1
-            producer.poll(0.01)
+            producer.poll(0)
+            time.sleep(PAUSE_S)
         left = producer.flush(FLUSH_S)
     print(f"sent {sent} acknowledged {acknowledged}", flush=True)
     if failures or left:

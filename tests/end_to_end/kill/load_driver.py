@@ -1,9 +1,9 @@
-"""A child process of the kill tests: loads a topic, and ends its own process group at a given step.
+"""A child process of the kill tests: loads topics, and ends its own process group at a given step.
 
-    python load_driver.py TARGET BOOTSTRAP TOPIC FORMAT ID [--at STEP] [--nth N]
+    python load_driver.py BOOTSTRAP --load TARGET TOPIC FORMAT ID... [--at STEP] [--nth N]
 
-STEP is one of STEPS; before its N-th occurrence the whole group gets SIGKILL. Prints `step STEP` for each, and at the
-end the outcome as JSON.
+The loads follow each other, whether or not one fails. STEP is one of STEPS; before its N-th occurrence in the last load
+the whole group gets SIGKILL. Prints `step TARGET STEP` for each, and each load's outcome as JSON.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ STEPS: Final[dict[str, tuple[Any, str]]] = {
 }
 
 
-def main() -> None:
-    """Load to the end, or to the step at which the group is ended."""
+def main() -> int:
+    """Load to the end, or to the step at which the group is ended; the exit code."""
     parser = argparse.ArgumentParser()
-    for name in ("target", "bootstrap", "topic", "format", "id"):
-        parser.add_argument(name)
+    parser.add_argument("bootstrap")
+    parser.add_argument("--load", nargs=4, action="append", required=True, metavar=("TARGET", "TOPIC", "FORMAT", "ID"))
     parser.add_argument("--at", default="")
     parser.add_argument("--nth", type=int, default=1)
     given = parser.parse_args()
     seen: Counter[str] = Counter()
+    target = ""
 
     def watched(step: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
-            print(f"step {step}", flush=True)
+            print(f"step {target} {step}", flush=True)
             seen[step] += 1
-            if step == given.at and seen[step] == given.nth:
+            if load is given.load[-1] and step == given.at and seen[step] == given.nth:
                 os.killpg(0, signal.SIGKILL)
             return original(*arguments, **named)
 
@@ -61,20 +62,25 @@ def main() -> None:
 
     for step, (owner, name) in STEPS.items():
         setattr(owner, name, watched(step, getattr(owner, name)))
-    options = LoadOptions((given.topic,), to=given.target, format=given.format, load_id=given.id, wait_s=120.0)
-    requests, loaded = requests_of(options, ())
+    code = 0
     with tempfile.TemporaryDirectory() as folder:
+        log = os.path.join(folder, "spark.log")
         try:
-            run = LoadRun(requests, loaded, given.bootstrap, file_system)
-            log = os.path.join(folder, "spark.log")
-            [outcome] = run.run(lambda: open_session("killed", log, SPARK))
+            for load in given.load:
+                seen.clear()
+                target, topic, form, name = load
+                options = LoadOptions((topic,), to=target, format=form, load_id=name, wait_s=120.0)
+                requests, loaded = requests_of(options, ())
+                run = LoadRun(requests, loaded, given.bootstrap, file_system)
+                [outcome] = run.run(lambda: open_session("killed", log, SPARK))
+                print(json.dumps(outcome.value()), flush=True)
+                if outcome.error:
+                    print(f"{name} of {target} failed: {outcome.error}", file=sys.stderr, flush=True)
+                    code = 1
         finally:
             close_session()
-    print(json.dumps(outcome.value()), flush=True)
-    if outcome.error:
-        print(f"failed: {outcome.error}", file=sys.stderr, flush=True)
-        raise SystemExit(1)
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

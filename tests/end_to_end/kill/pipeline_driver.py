@@ -27,7 +27,12 @@ from headwater.pipelines.validation.pipeline_file import load
 
 POLL_S = 0.0005
 #: Small, and with so few tasks that one process after the other starts fast.
-SPARK = {"spark.driver.memory": "1g", "spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}
+SPARK = {
+    "spark.driver.memory": "1g",
+    "spark.master": "local[2]",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+}
 FILES = ("start", "commits")
 
 

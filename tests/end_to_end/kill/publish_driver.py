@@ -1,9 +1,12 @@
 """A child process of the kill tests: publishes files, and ends its own process group at a given moment.
 
-    python publish_driver.py PATH BOOTSTRAP TOPIC [--transaction-rows N] [--at STEP] [--nth N] [--signal NAME]
+    python publish_driver.py PATH BOOTSTRAP TOPIC... [--transaction-rows N] [--at STEP] [--nth N] [--signal NAME]
+        [--wait]
 
-STEP is a step of a publish (headwater.pipelines.publishing.publisher.OnStep); at its N-th occurrence the whole group
-gets the signal, SIGKILL by default. Prints `step STEP` for each, and the result as JSON.
+The files are published to one topic after the other, whether or not a publish fails; with --wait, to the last one after
+a line of standard input. STEP is a step of a publish
+(headwater.pipelines.publishing.publisher.OnStep); at its N-th occurrence in the last topic's publish the whole group
+gets the signal, SIGKILL by default. Prints `step TOPIC STEP` for each, and each result as JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from headwater.pipelines.publishing.opened_source import accessible_files, named_source
 from headwater.pipelines.publishing.publisher import publish
@@ -42,25 +46,25 @@ class Silent:
         yield
 
 
-def main() -> None:
-    """Publish to the end, or to the moment at which the group is ended."""
+def main() -> int:
+    """Publish to the end, or to the moment at which the group is ended; the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("path")
     parser.add_argument("bootstrap")
-    parser.add_argument("topic")
+    parser.add_argument("topics", nargs="+")
     parser.add_argument("--transaction-rows", type=int, default=None)
     parser.add_argument("--at", default="")
     parser.add_argument("--nth", type=int, default=1)
     parser.add_argument("--signal", default="SIGKILL")
+    parser.add_argument("--wait", action="store_true")
     given = parser.parse_args()
-    asked = PublishRequest(
-        given.path, given.topic, "id", is_split=True, transaction_rows=given.transaction_rows, order_by=("n",)
-    )
-    request = named_source(asked, accessible_files(given.path))
     seen: Counter[str] = Counter()
+    code = 0
 
-    def on_step(step: str) -> None:
-        print(f"step {step}", flush=True)
+    def on_step(topic: str, step: str) -> None:
+        print(f"step {topic} {step}", flush=True)
+        if topic != given.topics[-1]:
+            return
         seen[step] += 1
         if step == given.at and seen[step] == given.nth:
             os.killpg(0, signal.Signals[given.signal])
@@ -68,15 +72,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         spark = open_session("killed", os.path.join(folder, "spark.log"), SPARK)
         try:
-            told = publish(spark, request, declared_topic(request, {}, None, None), given.bootstrap, Silent(), on_step)
+            for topic in given.topics:
+                if given.wait and topic == given.topics[-1]:
+                    sys.stdin.readline()
+                asked = PublishRequest(
+                    given.path, topic, "id", is_split=True, transaction_rows=given.transaction_rows, order_by=("n",)
+                )
+                request = named_source(asked, accessible_files(given.path))
+                declared = declared_topic(request, {}, None, None)
+                try:
+                    told = publish(spark, request, declared, given.bootstrap, Silent(), partial(on_step, topic))
+                except Exception as error:  # noqa: BLE001 - the test shows it
+                    print(f"{topic}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                    code = 1
+                    continue
+                counts = {"written": told.written, "rows": told.rows, "transactions": told.transactions}
+                print(json.dumps({"topic": topic} | counts), flush=True)
         finally:
             close_session()
-    print(json.dumps({"written": told.written, "rows": told.rows, "transactions": told.transactions}), flush=True)
+    return code
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Exception as error:  # the test shows it
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(1) from error
+    raise SystemExit(main())

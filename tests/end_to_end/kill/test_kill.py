@@ -29,7 +29,7 @@ ROUNDS = int(os.environ.get("KILL_ROUNDS") or 4)
 SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(2**32))
 END_S = 180
 # Small segments, so that kills fall on rolls and recovery meets several of them.
-PROPERTIES = {"log.segment.bytes": "1048576", "log.index.interval.bytes": "1024"}
+PROPERTIES = {"log.segment.bytes": "262144", "log.index.interval.bytes": "1024"}
 
 
 class Stored(NamedTuple):

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from tests.faults.processes import SESSION_S, FaultyCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
-ROUNDS = int(os.environ.get("KILL_ROUNDS") or 3)
+SHORT_ROUNDS = 3
+ROUNDS = int(os.environ.get("KILL_ROUNDS") or SHORT_ROUNDS)
 SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(2**32))
 
 BROKERS = (1, 2, 3)
@@ -54,16 +55,35 @@ OWN_PARTITIONS = 12
 #: In the order of a micro-batch; those that hurt most come first when there are few rounds.
 WINDOWS = ("records_sent", "transaction_open", "committed", "tables_written", "computed", "begun", "done")
 BATCH = 150
+#: Lines for the steps of the batches that are left after the last kill.
+STEPS_MAX = 1_000
+WHOLE_S = 300
 
 #: Small, and with so few tasks that one process after the other starts fast.
-SPARK = ("spark.driver.memory=1g", "spark.master=local[2]", "spark.sql.shuffle.partitions=2")
+SPARK = (
+    "spark.driver.memory=1g",
+    "spark.master=local[2]",
+    "spark.sql.shuffle.partitions=2",
+    "spark.sql.adaptive.enabled=false",
+)
+#: So many flights, in two micro-batches, see the kills of a short run, one in each stage; all flights see those of a
+#: long one.
+SHORT_FLIGHTS, SHORT_BATCH = 16_000, 8_000
+LONG_BATCH = 40_000
 WATERMARK_DELAY = timedelta(hours=6)
 PLACES = 10
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[FaultyCluster]:
-    made = FaultyCluster(tmp_path / "cluster", properties=CLUSTER)
+def cluster(started_cluster: FaultyCluster) -> FaultyCluster:
+    """The cluster of all tests, with all brokers."""
+    started_cluster.start_missing()
+    return started_cluster
+
+
+@pytest.fixture(scope="module")
+def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCluster]:
+    made = FaultyCluster(tmp_path_factory.mktemp("cluster"), properties=CLUSTER)
     try:
         made.start()
         yield made
@@ -100,6 +120,7 @@ def test_any_broker_may_die_in_any_window_of_a_micro_batch(cluster: FaultyCluste
     waiting = [argument for window in WINDOWS for argument in ("--wait-at", window)]
     try:
         process = pipeline.start("--continuous", *waiting)
+        assert process.stdin is not None
         lines = Lines(process)
         pipeline.produce(BATCH)
         dead: int | None = None
@@ -113,32 +134,44 @@ def test_any_broker_may_die_in_any_window_of_a_micro_batch(cluster: FaultyCluste
                 cluster.brokers[dead].start()
                 cluster.brokers[dead].await_ready()
                 dead = None
-                pipeline.produce(BATCH)
             elif left and dead is None and window == left[0][0]:
                 await_full_isrs(admin, len(BROKERS), OWN_PARTITIONS)
                 dead = left.pop(0)[1]
                 cluster.brokers[dead].kill()
                 pipeline.produce(BATCH)
-            assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
+        process.stdin.write("\n" * STEPS_MAX)
+        process.stdin.flush()
+        await_no_faults(pipeline)
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        code, _, err = pipeline.run()
-        assert code == 0, err
-        assert pipeline.faults() == []
     finally:
         pipeline.close()
 
 
+def await_no_faults(pipeline: NumbersPipeline) -> None:
+    """The run has read everything once its outputs are whole: from then on it has nothing to write."""
+    deadline_s = time.monotonic() + WHOLE_S
+    while faults := pipeline.faults():
+        assert time.monotonic() < deadline_s, faults
+        time.sleep(2)
+
+
 class Killer:
-    """Kills one broker after the other, each when all ISRs are full, so often; at the end all brokers run."""
+    """Kills one broker after the other, each when all ISRs are full, so often; at the end all brokers run.
+
+    Each waits for a turn, which `stage_began` gives for each stage that begins: a driver takes long to start. In a long
+    run the first turn is for all kills.
+    """
 
     def __init__(self, cluster: FaultyCluster) -> None:
         self.kills = 0
         self.error: BaseException | None = None
         self._cluster = cluster
         self._chance = random.Random(SEED)
+        self._pause_s = 3 * SESSION_S if ROUNDS > SHORT_ROUNDS else SESSION_S  # a short run is soon over
+        self._turns = threading.Semaphore(0)
+        self._stages: set[str] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -148,7 +181,14 @@ class Killer:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
+        self._turns.release(ROUNDS)
         self._thread.join()
+
+    def stage_began(self, stage: str) -> None:
+        """Give a turn, unless this stage has begun before."""
+        if stage not in self._stages:
+            self._stages.add(stage)
+            self._turns.release(1 if ROUNDS <= SHORT_ROUNDS else ROUNDS)
 
     def await_kills(self, count: int) -> None:
         """Wait until so many brokers have been killed, or it fails."""
@@ -160,8 +200,9 @@ class Killer:
         try:
             admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap_servers})
             while self.kills < ROUNDS and not self._stopped.is_set():
+                self._turns.acquire()
                 await_full_isrs(admin, len(BROKERS), OWN_PARTITIONS)
-                self._stopped.wait(self._chance.uniform(0, 3 * SESSION_S))
+                self._stopped.wait(self._chance.uniform(0, self._pause_s))
                 broker = self._cluster.brokers[self._chance.choice(BROKERS)]
                 broker.kill()
                 self.kills += 1
@@ -184,13 +225,16 @@ def test_the_flights_come_out_as_computed_though_brokers_are_killed(cluster: Fau
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic("flights", 6, 3)])["flights"].result(30)
     table = flights.flights_table(flights.data_folder())
+    batch = LONG_BATCH
+    if ROUNDS <= SHORT_ROUNDS:
+        table, batch = table.slice(0, SHORT_FLIGHTS), SHORT_BATCH
     runs = max(1, ROUNDS // 3)
     size = -(-table.num_rows // runs)
     with Killer(cluster) as killer:
         for number in range(runs):
             part = table.slice(number * size, size)
             produce(servers, "flights", flights.records(part), lambda count: None)
-            run_flights(servers, tmp_path)
+            run_flights(servers, tmp_path, batch, killer.stage_began)
             killer.await_kills(ROUNDS * (number + 1) // runs)
     killer.await_kills(ROUNDS)
     print(f"{killer.kills} brokers killed in {runs} runs")
@@ -198,22 +242,35 @@ def test_the_flights_come_out_as_computed_though_brokers_are_killed(cluster: Fau
     assert flight_faults(table.to_pylist(), found, delta_rows(tmp_path / "lake" / "flights")) == []
 
 
-def run_flights(servers: str, folder: Path) -> None:
-    """Process what is there, as a user does who starts the demo's pipeline."""
-    variables = {"data": flights.data_folder(), "lake": str(folder / "lake"), "most": "40000"}
+def run_flights(servers: str, folder: Path, batch: int, stage_began: Callable[[str], None]) -> None:
+    """Process what is there, as a user does who starts the demo's pipeline; `stage_began` hears of each stage."""
+    variables = {"data": flights.data_folder(), "lake": str(folder / "lake"), "most": str(batch)}
     options = [option for name, value in variables.items() for option in ("--set", f"{name}={value}")]
     options += [option for conf in SPARK for option in ("--conf", conf)]
     command = ["pipeline", "run", conf_file("pipelines", "flights.yaml"), "-b", servers, "--once"]
-    run = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-P", "-m", "headwater", *command, "--state", str(folder / "state"), *options],
         cwd=folder,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=END_S,
-    )
-    assert run.returncode == 0, run.stderr
+    ) as run:
+        timer = threading.Timer(END_S, run.kill)
+        timer.start()
+        try:
+            told = []
+            assert run.stderr is not None
+            for line in run.stderr:
+                told.append(line)
+                stage, _, told_of_it = line.partition(": ")
+                if told_of_it.startswith(("running", "batch ")):
+                    stage_began(stage)
+            code = run.wait()
+        finally:
+            timer.cancel()
+            run.kill()
+    assert code == 0, "".join(told)
 
 
 def values_of(servers: str, topic: str) -> list[Row]:

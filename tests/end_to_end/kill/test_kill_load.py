@@ -1,7 +1,8 @@
 """kill -9 of a load: its driver at each step, a Python worker, the broker, the NameNode; then the same command again.
 
 Whatever is killed: the target, read by pyarrow, fastavro and a replay of Delta's log, has each committed record once.
-KILL_ROUNDS and KILL_SEED set how often and when.
+KILL_ROUNDS and KILL_SEED set how often and when. A process repeats the command that the one before it left undone, and
+begins with the next.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fastavro
 import pyarrow.parquet as pq
@@ -46,6 +48,15 @@ TABLE_STEPS = ("plan", "table", "confirmed", "manifest")
 VICTIMS = ("driver", "namenode", "worker", "broker")
 
 
+class Load(NamedTuple):
+    """A load as the driver is told it."""
+
+    target: str
+    topic: str
+    form: str
+    name: str
+
+
 class World:
     """A broker, an HDFS, and the loads between them."""
 
@@ -70,8 +81,9 @@ class World:
                 producer.flush()
         assert producer.flush(60) == 0
 
-    def kill(self, victim: str, session: int, rng: random.Random) -> None:
+    def kill_soon(self, victim: str, session: int, rng: random.Random) -> None:
         """Kill the broker or the NameNode, which come back, or a worker of a load."""
+        time.sleep(rng.uniform(0.0, 3.0))
         if victim == "broker":
             self.broker.kill()
             self.broker = self._start_broker(self.folder / "data", self.port)
@@ -87,9 +99,10 @@ class World:
                     return
                 time.sleep(0.01)
 
-    def start(self, target: str, topic: str, form: str, name: str, *arguments: str) -> subprocess.Popen[str]:
-        """A load, in a process group of its own."""
-        return self._drivers.start(target, self.servers, topic, form, name, *arguments)
+    def start(self, loads: Sequence[Load], *arguments: str) -> subprocess.Popen[str]:
+        """One load after the other, in a process group of its own."""
+        given = [argument for load in loads for argument in ("--load", *load)]
+        return self._drivers.start(self.servers, *given, *arguments)
 
     def close(self) -> None:
         self._drivers.close()
@@ -129,54 +142,66 @@ def planned(rounds: int, rng: random.Random) -> Iterator[tuple[str, str, str, in
         yield VICTIMS[number % len(VICTIMS)], form, step, 2 if step == "move" and rng.random() < 0.5 else 1
 
 
-def kill_from_outside(world: World, process: subprocess.Popen[str], victim: str, rng: random.Random) -> tuple[int, str]:
-    """Kill while the rows are read and written; gives the end of the load."""
+def followed(process: subprocess.Popen[str], load: Load, kill: Callable[[], None] | None) -> tuple[int, str, str]:
+    """Exit code and output of a run; `kill` is called when the rows of a load are read and written."""
     writing = threading.Event()
-    steps: list[str] = []
+    lines: list[str] = []
 
     def follow() -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            steps.append(line.strip())
-            if line.strip() in ("step rows", "step table"):
+            lines.append(line)
+            if line.strip() in (f"step {load.target} rows", f"step {load.target} table"):
                 writing.set()
         writing.set()
 
     reader = threading.Thread(target=follow)
     reader.start()
-    assert writing.wait(END_S), "the load did not begin to write"
-    time.sleep(rng.uniform(0.0, 3.0))
-    world.kill(victim, process.pid, rng)
+    if kill is not None:
+        assert writing.wait(END_S), "the load did not begin to write"
+        kill()
     process.wait(END_S)
     reader.join()
     assert process.stderr is not None
-    return process.returncode, process.stderr.read()
+    return process.returncode, "".join(lines), process.stderr.read()
 
 
 def test_kill_9_and_the_same_command_again_load_each_record_once(world: World, hdfs_folder: str) -> None:
     print(f"\nKILL_SEED={SEED} KILL_ROUNDS={ROUNDS}")
     rng = random.Random(SEED)
+    undone: list[Load] = []
     for number, (victim, form, step, nth) in enumerate(planned(ROUNDS, rng)):
         topic, target = world.topic(f"round-{number}"), f"{hdfs_folder}/round-{number}"
         world.produce(topic)
+        load = Load(target, topic, form, "a")
         told = f"round {number}: {victim} {form} {step if victim == 'driver' else ''} {nth}"
-        if victim == "driver":
-            process = world.start(target, topic, form, "a", "--at", step, "--nth", str(nth))
-            out, err = process.communicate(timeout=END_S)
-            # One file may be all that a small load has.
-            assert process.returncode == -signal.SIGKILL or (nth == 2 and process.returncode == 0), (told, out, err)
-        else:
-            code, err = kill_from_outside(world, world.start(target, topic, form, "a"), victim, rng)
-            assert "Traceback" not in err, (told, err)
-            assert code == 0 or err.startswith("failed: ") or "\nfailed: " in err, (told, err)
+        at = ("--at", step, "--nth", str(nth)) if victim == "driver" else ()
+        process = world.start([*undone, load], *at)
+        kill = None if victim == "driver" else partial(world.kill_soon, victim, process.pid, rng)
+        code, out, err = followed(process, load, kill)
         print(f"{told}: {err.strip()[-160:]}")
+        if victim == "driver":
+            # One file may be all that a small load has.
+            assert code == -signal.SIGKILL or (nth == 2 and code == 0), (told, out, err)
+        else:
+            assert "Traceback" not in err, (told, err)
+            assert code == 0 or f"a of {target} failed: " in err, (told, err)
+        assert_loaded(world, undone, out, err)
         world.produce(topic)  # what a repeated command must not load: its range was written down
-        for name in ("a", "b"):
-            process = world.start(target, topic, form, name)
-            out, err = process.communicate(timeout=END_S)
-            assert process.returncode == 0, (told, name, out, err)
-        places = world.places(target, form)
-        wanted = {(p, o) for p in range(PARTITIONS) for o in range(2 * RECORDS // PARTITIONS)}
-        lost, doubled = wanted - places.keys(), [place for place, times in places.items() if times > 1]
-        assert (len(lost), len(doubled), len(places)) == (0, 0, len(wanted)), told
-        assert json.loads(out.splitlines()[-1])["outcome"] in ("loaded", "nothing new"), told
+        undone = [load, load._replace(name="b")]
+    code, out, err = followed(world.start(undone), undone[-1], None)
+    assert code == 0, (out, err)
+    assert_loaded(world, undone, out, err)
+
+
+def assert_loaded(world: World, loads: Sequence[Load], out: str, err: str) -> None:
+    """The loads of a target, which a run has repeated, ended well; the target has each record once."""
+    if not loads:
+        return
+    outcomes = [json.loads(line) for line in out.splitlines() if line.startswith("{")][: len(loads)]
+    assert {each["outcome"] for each in outcomes} <= {"loaded", "nothing new"}, (outcomes, err)
+    assert len(outcomes) == len(loads), (out, err)
+    places = world.places(loads[0].target, loads[0].form)
+    wanted = {(p, o) for p in range(PARTITIONS) for o in range(2 * RECORDS // PARTITIONS)}
+    lost, doubled = wanted - places.keys(), [place for place, times in places.items() if times > 1]
+    assert (len(lost), len(doubled), len(places)) == (0, 0, len(wanted)), loads[0]

@@ -1,7 +1,8 @@
 """kill -9 of a publish: its driver at each step, a Python worker, the broker; then the same command again.
 
 Whatever is killed: the topic, read with read_committed, has each row of the files once, those of a key in their order.
-KILL_ROUNDS and KILL_SEED set how often and when.
+A driver that stood still adds nothing when it comes back. KILL_ROUNDS and KILL_SEED set how often and when. A process
+repeats the command that the one before it left undone, and begins with the next topic.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.end_to_end.kill.killed_processes import END_S, Drivers, committed_records, ended, wait_until, workers_of
+from tests.end_to_end.kill.killed_processes import END_S, Drivers, committed_records, wait_until, workers_of
 from tests.stopped_process import is_stopped
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
-ROUNDS = int(os.environ.get("KILL_ROUNDS") or 2)
+ROUNDS = int(os.environ.get("KILL_ROUNDS") or 1)
 SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(2**32))
 ROWS, KEYS, PARTITIONS = 6_000, 40, 3
 #: Half of the rows: what is interrupted is partly there already.
@@ -64,10 +65,10 @@ class World:
         self.broker.kill()
         self.broker = self._start_broker(self.folder / "data", self.port)
 
-    def start(self, topic: str, *arguments: str) -> subprocess.Popen[str]:
-        """A publish, in a process group of its own."""
+    def start(self, topics: Sequence[str], *arguments: str) -> subprocess.Popen[str]:
+        """A publish to one topic after the other, in a process group of its own."""
         rows = ("--transaction-rows", str(TRANSACTION_ROWS))
-        return self._drivers.start(str(self.files), self.servers, topic, *rows, *arguments)
+        return self._drivers.start(str(self.files), self.servers, *topics, *rows, *arguments, stdin=subprocess.PIPE)
 
     def close(self) -> None:
         self._drivers.close()
@@ -97,38 +98,60 @@ def world(start_broker: StartBroker, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def follow(process: subprocess.Popen[str], steps: list[str], opened: threading.Event) -> None:
-    """Reads what a publish prints; `opened` is set when its first transaction is open, or at its end."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        steps.append(line.strip())
-        if line.startswith("step transaction_open"):
-            opened.set()
-    opened.set()
+class Followed:
+    """What a run prints, as it comes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.lines: list[str] = []
+        self._process = process
+        self._came = threading.Condition()
+        self._is_over = False
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._came:
+                self.lines.append(line.strip())
+                self._came.notify_all()
+        with self._came:
+            self._is_over = True
+            self._came.notify_all()
+
+    def await_line(self, line: str) -> None:
+        """Wait for a line, or the end."""
+        with self._came:
+            assert self._came.wait_for(lambda: self._is_over or line in self.lines, END_S), f"no {line!r}"
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and errors, once it has ended."""
+        code = self._process.wait(END_S)
+        self._reader.join()
+        assert self._process.stderr is not None
+        return code, self._process.stderr.read()
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """What it has published, by topic."""
+        told = [json.loads(line) for line in self.lines if line.startswith("{")]
+        return {each["topic"]: each for each in told}
 
 
-def kill_from_outside(world: World, topic: str, victim: str, rng: random.Random) -> tuple[int, str, list[str]]:
-    """Kills a worker or the broker while the transactions are written; gives the end of the publish."""
-    process = world.start(topic)
-    steps: list[str] = []
-    opened = threading.Event()
-    reader = threading.Thread(target=follow, args=(process, steps, opened))
-    reader.start()
-    assert opened.wait(END_S), "no transaction was begun"
+def kill_from_outside(
+    world: World, process: subprocess.Popen[str], followed: Followed, topic: str, victim: str, rng: random.Random
+) -> None:
+    """Kill a worker or the broker while the transactions of a topic are written."""
+    followed.await_line(f"step {topic} transaction_open")
     time.sleep(rng.uniform(0.0, 2.0))
     if victim == "broker":
         world.restart_broker()
-    else:
-        deadline_s = time.monotonic() + END_S
-        while process.poll() is None and time.monotonic() < deadline_s:
-            with contextlib.suppress(ProcessLookupError, IndexError):
-                os.kill(rng.choice(workers_of(process.pid)), signal.SIGKILL)
-                break
-            time.sleep(0.01)
-    process.wait(END_S)
-    reader.join()
-    assert process.stderr is not None
-    return process.returncode, process.stderr.read(), steps
+        return
+    deadline_s = time.monotonic() + END_S
+    while process.poll() is None and time.monotonic() < deadline_s:
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(rng.choice(workers_of(process.pid)), signal.SIGKILL)
+            return
+        time.sleep(0.01)
 
 
 def planned(rounds: int, rng: random.Random) -> list[tuple[str, str, int]]:
@@ -137,46 +160,66 @@ def planned(rounds: int, rng: random.Random) -> list[tuple[str, str, int]]:
     All rounds of a short run are of the steps that hurt.
     """
     found = []
+    steps = STEPS if rounds > len(VICTIMS) else STEPS[2:]
     for number in range(rounds):
-        victim = VICTIMS[number % len(VICTIMS)] if rounds > len(VICTIMS) or number == 0 else rng.choice(VICTIMS[1:])
-        steps = STEPS if rounds > len(VICTIMS) else STEPS[2:]
         step = steps[number // len(VICTIMS) % len(steps)] if rounds > len(VICTIMS) else rng.choice(steps)
-        found.append((victim, step, rng.randint(1, 2) if step in STEPS[2:] else 1))
+        found.append((VICTIMS[number % len(VICTIMS)], step, rng.randint(1, 2) if step in STEPS[2:] else 1))
     return found
 
 
-def test_kill_9_and_the_same_command_again_leave_each_row_once(world: World) -> None:
+def test_a_killed_publish_repeated_and_a_frozen_one_that_comes_back_leave_each_row_once(world: World) -> None:
     print(f"\nKILL_SEED={SEED} KILL_ROUNDS={ROUNDS}")
     rng = random.Random(SEED)
+    undone: list[str] = []
+    done: list[str] = []
     for number, (victim, step, nth) in enumerate(planned(ROUNDS, rng)):
         topic = world.topic(f"round-{number}")
-        if victim == "driver":
-            code, out, err = ended(world.start(topic, "--at", step, "--nth", str(nth)))
-            assert code == -signal.SIGKILL, f"{step} {nth}: the publish ended with {code}\n{out}{err}"
-        else:
-            code, err, steps = kill_from_outside(world, topic, victim, rng)
-            assert "Traceback" not in err, (steps, err)
+        at = ("--at", step, "--nth", str(nth)) if victim == "driver" else ()
+        process = world.start([*undone, topic], *at)
+        followed = Followed(process)
+        if victim != "driver":
+            kill_from_outside(world, process, followed, topic, victim, rng)
+        code, err = followed.end()
         print(f"{number}: {victim} {step if victim == 'driver' else ''} {nth}: {code} {err.strip()[-200:]}")
-        if code != 0:
-            code, out, err = ended(world.start(topic))
-            assert code == 0, f"{victim}: the publish ended with {code}\n{out}{err}"
-            assert json.loads(out.splitlines()[-1])["rows"] == ROWS
-        assert world.faults(topic) == [], victim
+        assert (code == -signal.SIGKILL) == (victim == "driver"), (followed.lines, err)
+        assert "Traceback" not in err, (followed.lines, err)
+        assert_repeated(followed.results(), undone, err)
+        done += undone
+        undone = [topic]
 
-
-def test_a_driver_that_stood_still_adds_nothing_when_it_comes_back(world: World) -> None:
-    topic = world.topic("frozen")
-    # It has sent the records of its second transaction, and then stands still, as in a long pause of its machine.
-    frozen = world.start(topic, "--at", "records_sent", "--nth", "2", "--signal", "SIGSTOP")
-    wait_until(lambda: is_stopped(frozen.pid), "the driver did not come to its step")
-    code, out, err = ended(world.start(topic))
+    # The last process stays alive through a kill, sends the records of the second transaction of a further topic, and
+    # then stands still, as in a long pause of its machine.
+    victim = rng.choice(VICTIMS[1:])
+    last, frozen = world.topic("last"), world.topic("frozen")
+    stop = ("--at", "records_sent", "--nth", "2", "--signal", "SIGSTOP", "--wait")
+    process = world.start([*undone, last, frozen], *stop)
+    followed = Followed(process)
+    kill_from_outside(world, process, followed, last, victim, rng)
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    wait_until(lambda: is_stopped(process.pid), "the driver did not come to its step")
+    assert_repeated(followed.results(), undone, "")
+    after = Followed(world.start([last, frozen]))
+    code, err = after.end()
     assert code == 0, err
-    told = json.loads(out.splitlines()[-1])
-    assert (told["rows"], told["transactions"]) == (ROWS, 2)
+    assert_repeated(after.results(), [last, frozen], err)
+    told = after.results()[frozen]
+    assert told["transactions"] == 2
     assert told["written"] < ROWS, "the first transaction was there"
-    os.killpg(frozen.pid, signal.SIGCONT)
-    code, _, err = ended(frozen)
+    os.killpg(process.pid, signal.SIGCONT)
+    code, err = followed.end()
+    print(f"last: {victim}: {err.strip()[-400:]}")
     assert code == 1
-    [line] = [line for line in err.splitlines() if line.startswith("PublishFailed")]
+    assert "Traceback" not in err, (followed.lines, err)
+    [line] = [line for line in err.splitlines() if line.startswith(f"{frozen}: PublishFailed: ")]
     assert "another run of it has taken over" in line
-    assert world.faults(topic) == []
+    faults = {topic: world.faults(topic) for topic in (*done, *undone, last, frozen)}
+    assert not any(faults.values()), faults
+
+
+def assert_repeated(results: Mapping[str, Mapping[str, Any]], topics: Sequence[str], err: str) -> None:
+    """The same command again ends well, and knows all rows."""
+    for topic in topics:
+        assert topic in results, f"{topic}: {err}"
+        assert results[topic]["rows"] == ROWS
