@@ -28,8 +28,9 @@ SIDE_BY_SIDE = 3
 #: By the time that they take. They begin first: a long run that begins last would go on alone.
 LONGEST = ["end_to_end", "spark/pipelines/sinks", "spark/pipelines", "interaction", "conformance", "spark/loads"]
 #: Tests start Spark often and give it little to do. With the quick compiler alone a start and its first query take 17 s
-#: of processor time, else 28, in which the JVM compiles what it hardly runs again.
-QUICK_JVM = "-XX:TieredStopAtLevel=1"
+#: of processor time, else 28, in which the JVM compiles what it hardly runs again. It reserves 48 MB for compiled code
+#: then, which a session of many queries fills: the JVM would throw code away, and compile it again.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 #: spark-submit's first JVM only makes the command of the second: 0.2 s of processor time, else 0.3.
 LAUNCHER_JVM = f"{QUICK_JVM} -XX:+UseSerialGC"
 #: A start and its first queries take 12 s of processor time with an archive of classes, else 18. The JVM starts without

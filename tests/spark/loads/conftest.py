@@ -45,7 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(log.parent)}
     conf["spark.jars"] = ",".join(map(str, spark_jars()))
     conf["spark.sql.adaptive.enabled"] = "false"  # it plans each small query twice
-    conf["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = "2"  # VACUUM's tasks, else ten thousand
+    conf["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = "2"  # tasks of VACUUM
     conf |= {f"spark.executorEnv.{name}": value for name, value in CLIENT_ENVIRONMENT.items()}
     yield open_session("tests", str(log), conf)
     close_session()
