@@ -23,8 +23,8 @@ class ReplicaFetchers:
     Replicas in the ISR and those that catch up have connections of their own: a replica far behind fills its answers,
     and those of a replica in sync, for which producers wait, must not queue behind them.
 
-    A request of those in sync may wait at the leader, and what joins them meanwhile is not in it: a producer with acks=all
-    would wait for its end. Until the next request the other connection asks for what joins.
+    A request of those in sync may wait at the leader, and what joins them meanwhile is not in it: a producer with
+    acks=all would wait for its end. Until the next request the other connection asks for what joins.
 
     Invariant: after `metadata_changed`, each partition that the image assigns to this broker with another leader is
     with the fetcher of that leader and purpose, in that leader epoch, and until that one asks for it perhaps with the
