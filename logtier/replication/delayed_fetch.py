@@ -106,25 +106,24 @@ class DelayedFetch:
             return True
         return False
 
+    def complete_with(self, moved: FetchPartition) -> bool:
+        """Complete if a partition that was not read, because all its records had been, has others or an error now."""
+        if self.future.done():
+            return True
+        self._has_moved = True
+        if _has_news(self._reads.partition(moved.topic_partition), moved, moved.offset):
+            self._answer()
+            return True
+        return False
+
     def _has_news(self, partition: Partition[Log] | None, place: int) -> bool:
         """Whether a partition without readable records has records or an error now."""
         wanted, found = self._wanted[place], self._fetched[place]
-        if (
-            partition is None
-            or not partition.may_serve(any_replica=wanted.is_from_any_replica)
-            or wanted.leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch)
-            or wanted.offset < partition.log.log_start_offset
-        ):
-            return True
-        if wanted.is_throttled:
-            return False  # its records are for a later fetch
-        bound = wanted.bound(partition)
         if wanted.is_of_replica:
             before = wanted.offset  # nothing is readable: it has reached the log end
         else:
             before = found.last_stable_offset if wanted.is_read_committed else found.high_watermark
-        # A last stable offset may rise and still not exceed the offset, after an earlier transaction ended.
-        return bound < before or (bound != before and bound > wanted.offset)
+        return _has_news(partition, wanted, before)
 
     def expire(self) -> None:
         """Complete in case C."""
@@ -145,6 +144,22 @@ class DelayedFetch:
             self.future.set_result(found)
         else:
             _pass_on(found, self.future)
+
+
+def _has_news(partition: Partition[Log] | None, wanted: FetchPartition, before: int) -> bool:
+    """Whether a partition has records or an error now; `before` was the end of its records."""
+    if (
+        partition is None
+        or not partition.may_serve(any_replica=wanted.is_from_any_replica)
+        or wanted.leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch)
+        or wanted.offset < partition.log.log_start_offset
+    ):
+        return True
+    if wanted.is_throttled:
+        return False  # its records are for a later fetch
+    bound = wanted.bound(partition)
+    # A last stable offset may rise and still not exceed the offset, after an earlier transaction ended.
+    return bound < before or (bound != before and bound > wanted.offset)
 
 
 class _Readable:

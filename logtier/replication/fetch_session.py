@@ -3,13 +3,13 @@
 A client of many partitions lists them once. Later requests contain only changed partitions, and responses only
 partitions with changes: records, another high watermark or log start offset, an error.
 
-The partitions of a session are read in rotation: partitions that returned records move to the end, so that none starves
-under a byte limit.
+A fetch reads the partitions that are due; the others stand: since their last answer nothing of them has changed. Due
+partitions are read in rotation: those that returned records move to the end, so that none starves under a byte limit.
 """
 
 import random
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 from uuid import UUID
@@ -55,7 +55,15 @@ class Answered(Protocol):
         """Bytes of records."""
 
 
+class Moves(Protocol):
+    """Follows the changes of a session's partitions."""
+
+    def close(self) -> None:
+        """End that: the session is over."""
+
+
 WantedT = TypeVar("WantedT")
+AnsweredT = TypeVar("AnsweredT", bound=Answered)
 
 
 @dataclass(slots=True)
@@ -91,9 +99,14 @@ _EvictableKey = tuple[bool, int, int]
 
 @dataclass(slots=True)
 class FetchSession(Generic[WantedT]):
-    """The partitions of one client, in the order in which they are read next.
+    """The partitions of one client.
+
+    Invariant: a partition that is not due has been answered, and was then as it had been told; `move` makes it due.
 
     Attributes:
+        due: The partitions to read, in the order in which they are read next.
+        read_ms: When all were last due at once, on the monotonic clock.
+        moves: Makes partitions due when they change.
         epoch: Epoch expected in the session's next request.
         by_topic_id: Whether partitions are identified by topic id; a request that identifies them otherwise is
             rejected.
@@ -106,7 +119,10 @@ class FetchSession(Generic[WantedT]):
     created_ms: int
     used_ms: int
     partitions: dict[PartitionKey, SessionPartition[WantedT]]
+    due: dict[PartitionKey, None]
     epoch: int = 1
+    read_ms: int = 0
+    moves: "Moves | None" = None
     #: The metadata image and isolation level from which the wanted partitions were built.
     metadata: object = None
     is_read_committed: bool = False
@@ -121,33 +137,53 @@ class FetchSession(Generic[WantedT]):
                 partitions[key] = SessionPartition(each)
             else:
                 known.wanted = each
+            self.due[key] = None
         for key in forgotten:
             partitions.pop(key, None)
+            self.due.pop(key, None)
+
+    def move(self, key: PartitionKey) -> None:
+        """Note a change of a partition: the next fetch reads it."""
+        if key in self.partitions:
+            self.due[key] = None
+
+    def read_all(self, now_ms: int) -> None:
+        """Let the next fetch read all partitions, those that are due first."""
+        self.due.update(dict.fromkeys(self.partitions))
+        self.read_ms = now_ms
 
     def wanted(self) -> list[WantedT]:
         """Return the partitions to read, in order."""
-        return [partition.wanted for partition in self.partitions.values()]
+        partitions = self.partitions
+        return [partitions[key].wanted for key in self.due]
 
     def replace_wanted(self, replace: Callable[[WantedT], WantedT]) -> None:
         """Replace each wanted partition (after a change of the metadata)."""
         for partition in self.partitions.values():
             partition.wanted = replace(partition.wanted)
 
-    def news(self, answers: Sequence[Answered]) -> Iterator[int]:
-        """Yield the index of every partition to include in the response; `answers` is in the order of `wanted`.
+    def news(
+        self, read: Sequence[PartitionKey], answers: Sequence[AnsweredT], stands: Callable[[WantedT, AnsweredT], bool]
+    ) -> list[int]:
+        """Return the indexes of the partitions to include in the response; `answers` is in the order of `read`.
 
         Partitions with records move to the end of the order for the next request.
+
+        Args:
+            stands: Whether a partition without records is now as its answer tells it.
         """
-        served: list[PartitionKey] = []
-        for index, (key, partition) in enumerate(self.partitions.items()):
-            answer = answers[index]
+        told: list[int] = []
+        due = self.due
+        for index, key in enumerate(read):
+            partition, answer = self.partitions[key], answers[index]
             if partition.must_tell(answer):
-                if answer.size > 0:
-                    served.append(key)
-                yield index
-        if len(served) < len(self.partitions):
-            for key in served:
-                self.partitions[key] = self.partitions.pop(key)
+                told.append(index)
+            if answer.size > 0:
+                due.pop(key, None)
+                due[key] = None
+            elif stands(partition.wanted, answer):
+                due.pop(key, None)
+        return told
 
     def advance(self) -> int:
         """Return the next epoch; epochs wrap to 1, since 0 requests a new session."""
@@ -208,7 +244,8 @@ class FetchSessionCache(Generic[WantedT]):
             return None
         if len(self._sessions) >= self._slots_max and not self._evict(len(partitions), is_privileged, now_ms):
             return None
-        session = FetchSession(self._draw_id(), by_topic_id, is_privileged, now_ms, now_ms, partitions)
+        due = dict.fromkeys(partitions)
+        session = FetchSession(self._draw_id(), by_topic_id, is_privileged, now_ms, now_ms, partitions, due)
         self._sessions[session.id] = session
         return session
 
@@ -230,6 +267,8 @@ class FetchSessionCache(Generic[WantedT]):
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._unlist(session)
+            if session.moves is not None:
+                session.moves.close()
 
     def _unlist(self, session: FetchSession[WantedT]) -> None:
         if session._listed_as is not None:

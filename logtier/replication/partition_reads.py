@@ -13,7 +13,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import CorruptRecordsError
 from headwater.logtier.replication.cold_reads import ColdRead
 from headwater.logtier.replication.local_replicas import LocalReplicas
-from headwater.logtier.replication.partition import Partition
+from headwater.logtier.replication.partition import NO_LEADER_EPOCH, Partition
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,25 @@ class PartitionReads:
     def partition(self, topic_partition: TopicPartition) -> Partition[Log] | None:
         """Return the local partition, None if there is none with a usable log."""
         return self._partitions.get(topic_partition)
+
+    def stands(self, wanted: FetchPartition, told: FetchedPartition, follower_id: int | None) -> bool:
+        """Whether a partition is as it was told, and a reader at `wanted` has all its records.
+
+        One whose follower is not in the ISR does not stand: each of its fetches may be the one with which it joins.
+        """
+        partition = self._partitions.get(wanted.topic_partition)
+        return (
+            partition is not None
+            and not wanted.error_code
+            and not told.error_code
+            and told.__class__ is not TaggedPartition
+            and partition.may_serve(any_replica=wanted.is_from_any_replica)
+            and wanted.leader_epoch in (NO_LEADER_EPOCH, partition.leader_epoch)
+            and wanted.offset == wanted.bound(partition)
+            and told.high_watermark == partition.high_watermark
+            and told.log_start_offset == partition.log.log_start_offset
+            and (follower_id is None or follower_id in partition.isr)
+        )
 
     def read(self, wanted: Iterable[FetchPartition], bytes_max: int, cold: list[ColdRead] | None = None) -> Fetched:
         """Read the partitions in order within `bytes_max`; the first batch is returned whole (KIP-74).

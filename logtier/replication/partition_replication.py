@@ -237,6 +237,11 @@ class PartitionReplication:
         if self._cut_off:
             self._lead_again(self._cut_off, LeaderFence.CUT_OFF)
 
+    @property
+    def has_cut_off(self) -> bool:
+        """Whether partitions are fenced until a follower or the metadata store is heard of."""
+        return bool(self._cut_off)
+
     def follower_heard(self, follower: FetchingFollower, wanted: Sequence[FetchPartition]) -> None:
         """Lead those partitions again of which a member of the ISR is about to fetch."""
         if not self._cut_off:

@@ -4,6 +4,8 @@ An operation is watched under each partition that can complete it. A change of a
 operation watched there is checked for that partition alone: the cost must not depend on the number of partitions of the
 operation, since producers pay for it. Each operation ends exactly once: by a check, by its timeout or by `forget`.
 
+A standing listener hears of each change of a partition, such as a fetch session between its fetches.
+
 Each kind of operation has its own purgatory: fetches (`delayed_fetch`), appends with acks=all, which wait for the high
 watermark, and DeleteRecords, which wait for the low watermark (both: `delayed_replication`).
 """
@@ -34,6 +36,9 @@ class Timer(Protocol):
         """Cancel the call."""
 
 
+#: Hears of each change of a partition, in the course of it; must be cheap, and must not raise.
+Listener = Callable[[TopicPartition], None]
+
 #: Schedules a call: (delay in seconds, callback).
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
@@ -41,13 +46,19 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 class Watch:
     """One operation in the purgatory."""
 
-    __slots__ = ("_keys", "_operation", "_purgatory", "_timer")
+    __slots__ = ("_is_over", "_keys", "_operation", "_purgatory", "_timer")
 
     def __init__(self, purgatory: "Purgatory", operation: DelayedOperation, keys: tuple[TopicPartition, ...]) -> None:
         self._purgatory = purgatory
         self._operation = operation
         self._keys = keys
+        self._is_over = False
         self._timer: Timer | None = None
+
+    @property
+    def keys(self) -> tuple[TopicPartition, ...]:
+        """The partitions under which it is listed."""
+        return self._keys
 
     def arm(self, call_later: CallLater, timeout_s: float) -> None:
         """Start the timeout."""
@@ -63,9 +74,9 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        keys, self._keys = self._keys, ()
-        if keys:
-            self._purgatory.remove(self, keys)
+        if not self._is_over:
+            self._is_over = True
+            self._purgatory.remove(self, self._keys)
 
     def _expire(self) -> None:
         self._timer = None
@@ -83,6 +94,7 @@ class Purgatory:
         self._call_later = call_later
         self._count = 0
         self._watches: dict[TopicPartition, dict[Watch, None]] = {}
+        self._listeners: dict[TopicPartition, dict[Listener, None]] = {}
 
     def __len__(self) -> int:
         """Number of waiting operations."""
@@ -101,16 +113,38 @@ class Purgatory:
             timeout_s: None for no timeout.
         """
         assert keys
-        watch = Watch(self, operation, tuple(keys))
+        return self._add(Watch(self, operation, tuple(keys)), timeout_s)
+
+    def hold(self, operation: DelayedOperation, timeout_s: float) -> Watch:
+        """Add an operation that a listener checks, which hears of all its partitions."""
+        return self._add(Watch(self, operation, ()), timeout_s)
+
+    def _add(self, watch: Watch, timeout_s: float | None) -> Watch:
         self._count += 1
-        for key in keys:
+        for key in watch.keys:
             self._watches.setdefault(key, {})[watch] = None
         if timeout_s is not None:
             watch.arm(self._call_later, timeout_s)
         return watch
 
+    def listen(self, key: TopicPartition, listener: Listener) -> None:
+        """Call a listener at each change of a partition, before waiting operations are checked."""
+        self._listeners.setdefault(key, {})[listener] = None
+
+    def unlisten(self, key: TopicPartition, listener: Listener) -> None:
+        """Call a listener no longer."""
+        listeners = self._listeners.get(key)
+        if listeners is not None:
+            listeners.pop(listener, None)
+            if not listeners:
+                del self._listeners[key]
+
     def check(self, key: TopicPartition) -> None:
-        """Complete the operations that a change of the partition permits."""
+        """Tell the listeners of a change of the partition, and complete the operations that it permits."""
+        listeners = self._listeners.get(key)
+        if listeners:
+            for listener in list(listeners):
+                listener(key)
         watches = self._watches.get(key)
         if watches:
             for watch in list(watches):
@@ -118,7 +152,7 @@ class Purgatory:
 
     def check_soon(self, key: TopicPartition) -> None:
         """Check in a later turn of the event loop, since the caller may be part of a waiting operation."""
-        if key in self._watches:
+        if key in self._watches or key in self._listeners:
             self._call_later(0.0, lambda: self.check(key))
 
     def remove(self, watch: Watch, keys: tuple[TopicPartition, ...]) -> None:

@@ -17,18 +17,16 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.fetch_response import RecordSlice
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.acknowledgements import ReplicationWait
-from headwater.logtier.replication.cold_reads import ColdRead, warm
-from headwater.logtier.replication.delayed_fetch import DelayedFetch, is_satisfied
+from headwater.logtier.replication.fetches import Fetches
 from headwater.logtier.replication.local_replicas import LocalReplicas, ReplicaState
 from headwater.logtier.replication.log_assignment import is_log_of_replica, is_moved_away, replicas_of
 from headwater.logtier.replication.log_dirs import LogDirs
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_instructions import ProposeIsr
-from headwater.logtier.replication.partition_reads import Fetched, FetchingFollower, FetchPartition, PartitionReads
+from headwater.logtier.replication.partition_reads import PartitionReads
 from headwater.logtier.replication.partition_replication import PartitionReplication, no_followers
 from headwater.logtier.replication.purgatory import CallLater
 from headwater.logtier.replication.replication_throttles import ReplicationThrottles
-from headwater.logtier.replication.throttled_reads import throttled_fetch
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.read_ahead import ReadAhead
 
@@ -62,7 +60,6 @@ class ReplicaManager:
             propose_isr: Asks the controller for another ISR; the answer goes to `partition_replication`.
         """
         self._broker_id = broker_id
-        self._read_ahead = read_ahead
         self._topic_config = topic_config
         self._log_manager = log_manager
         self._clock = clock
@@ -83,6 +80,9 @@ class ReplicaManager:
         #: The quotas of throttled replicas.
         self.throttles = ReplicationThrottles(broker_id)
         log_manager.on_offline = self._take_offline
+        #: Fetches of several partitions, which may wait.
+        self.fetches = Fetches(self._reads, self.partition_replication, self.throttles, clock, read_ahead)
+        self.fetch = self.fetches.fetch
         #: The log folders, and moves between them.
         self.log_dirs = LogDirs(log_manager, self, clock)
 
@@ -444,73 +444,6 @@ class ReplicaManager:
         return partition.log.read(
             offset, bytes_max, upper_bound_offset=partition.high_watermark, min_one_batch=min_one_batch
         )
-
-    def fetch(
-        self,
-        wanted: Sequence[FetchPartition],
-        *,
-        bytes_max: int,
-        bytes_min: int,
-        wait_ms_max: int,
-        may_wait: bool = False,
-        follower: FetchingFollower | None = None,
-    ) -> Fetched | asyncio.Future[Fetched]:
-        """Read several partitions, at once or when `bytes_min` are available.
-
-        Args:
-            follower: The follower that fetches; None for a consumer.
-            may_wait: Whether look-ups may wait for the device on this thread.
-
-        Returns:
-            The partitions in the order of the request, or a future of them; cancel it when the client disconnects.
-        """
-        if follower is not None:
-            self.partition_replication.follower_heard(follower, wanted)
-            if (throttle := self.throttles.leader).is_active:
-                now_ms = self._clock.monotonic_ms()
-                wanted = throttled_fetch(throttle, wanted, follower.broker_id, self._online.get, now_ms)
-        cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
-        fetched = self._reads.read(wanted, bytes_max, cold)
-        if cold:
-            return asyncio.ensure_future(self._fetch_cold(cold, wanted, bytes_max, bytes_min, wait_ms_max, follower))
-        if follower is not None:
-            self.partition_replication.note_follower(follower, wanted, fetched)
-        if wait_ms_max <= 0 or not wanted or is_satisfied(fetched, bytes_min):
-            return fetched
-        operation = DelayedFetch(
-            wanted,
-            fetched,
-            bytes_min,
-            self._reads,
-            lambda: self.fetch(wanted, bytes_max=bytes_max, bytes_min=0, wait_ms_max=0),
-            may_wait=cold is None,
-        )
-        if operation.is_due:
-            return fetched
-        watch = self._delayed_fetches.watch(operation, operation.partitions, wait_ms_max / 1000)
-        operation.future.add_done_callback(lambda done: watch.forget() if done.cancelled() else None)
-        return operation.future
-
-    async def _fetch_cold(
-        self,
-        cold: Sequence[ColdRead],
-        wanted: Sequence[FetchPartition],
-        bytes_max: int,
-        bytes_min: int,
-        wait_ms_max: int,
-        follower: FetchingFollower | None,
-    ) -> Fetched:
-        assert self._read_ahead is not None
-        await warm(cold, self._read_ahead)
-        fetched = self.fetch(
-            wanted,
-            bytes_max=bytes_max,
-            bytes_min=bytes_min,
-            wait_ms_max=wait_ms_max,
-            may_wait=True,
-            follower=follower,
-        )
-        return fetched if isinstance(fetched, list) else await fetched
 
     def cannot_read(self, records: RecordSlice, error: OSError) -> None:
         """Handle a disk error while records were sent: log it, and take the folder offline if the error concerns it."""

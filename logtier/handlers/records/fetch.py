@@ -6,7 +6,7 @@ not in the page cache, or another thread reads them into it first, so that a rea
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from headwater.logtier.handlers.cold_records import Reader, Warming, warm_up
 from headwater.logtier.handlers.context import RequestContext
@@ -30,6 +30,7 @@ from headwater.logtier.replication.fetch_session import (
 )
 from headwater.logtier.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from headwater.logtier.replication.partition_reads import Fetched, FetchingFollower, FetchPartition
+from headwater.logtier.replication.session_moves import DuePartitions, SessionMoves
 from headwater.logtier.replication.throttled_reads import record_answer
 from headwater.logtier.runtime.metrics import TopicTraffic
 from headwater.logtier.runtime.network import Part
@@ -51,6 +52,9 @@ FIRST_VERSION_WITH_RACK = 11
 #: First version in which consumers are told the leader (KIP-951).
 FIRST_VERSION_WITH_LEADER = 16
 _ERRORS_WITH_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+
+#: Longest time between two reads of all partitions of a session, in ms.
+READ_ALL_MS = 3_000
 
 #: Encodes the response of a fetch.
 _Respond = Callable[[Fetched], list[Part]]
@@ -100,8 +104,8 @@ def _begin_session(request: Any, context: RequestContext) -> list[Part] | asynci
             return _encode(wanted, fetched, context)
         session.metadata = image
         session.is_read_committed = _is_read_committed(request)
-        for _ in session.news(fetched):
-            pass
+        services.replica_manager.fetches.moves(session)
+        session.news(list(asked), fetched, _stands(request, context))
         return _encode(wanted, fetched, context, session.id)
 
     return _fetch(wanted, respond, request, context)
@@ -110,9 +114,14 @@ def _begin_session(request: Any, context: RequestContext) -> list[Part] | asynci
 def _go_on(
     session: FetchSession[FetchPartition], request: Any, context: RequestContext
 ) -> list[Part] | asyncio.Future[list[Part]]:
-    """Answer an incremental fetch: all partitions of the session are read, those with changes are returned."""
+    """Answer an incremental fetch: the partitions that are due are read, those with changes are returned."""
     services = context.services
-    session.update(_wanted(request, context), tuple(_forgotten(request)))
+    fetches = services.replica_manager.fetches
+    moves = cast("SessionMoves", session.moves)
+    changed = _wanted(request, context)
+    session.update(changed, tuple(_forgotten(request)))
+    for key, _ in changed:
+        moves.follow(key)
     if not session.partitions:
         services.fetch_sessions.remove(session.id)
         return _encode((), [], context)
@@ -125,18 +134,40 @@ def _go_on(
         session.replace_wanted(lambda each: _resolved(each, image, is_read_committed))
         session.metadata = image
         session.is_read_committed = is_read_committed
+        moves.follow_all()
+        session.read_all(services.clock.monotonic_ms())
     services.fetch_sessions.touch(session, services.clock.now_ms())
     epoch = session.advance()
-    wanted = _permitted(session.wanted(), request, context)
+    # Bytes are counted, followers elsewhere found, and throttles kept over all partitions.
+    reads_all = fetches.reads_all or request.min_bytes > 1 or bool(getattr(request, "rack_id", ""))
+    now_ms = services.clock.monotonic_ms()
+    if reads_all or now_ms - session.read_ms >= _read_all_ms(context):
+        session.read_all(now_ms)
+    due = DuePartitions(session, moves, lambda wanted: _permitted(wanted, request, context))
+    stands = _stands(request, context)
 
     def respond(fetched: Fetched) -> list[Part]:
         if session.epoch != epoch:
             # Another connection used the session meanwhile and may have changed its partitions.
             return _refuse(ErrorCode.invalid_fetch_session_epoch, context)
-        told = list(session.news(fetched))
-        return _encode([wanted[i] for i in told], [fetched[i] for i in told], context, session.id)
+        told = session.news(due.keys, fetched, stands)
+        return _encode([due.wanted[i] for i in told], [fetched[i] for i in told], context, session.id)
 
-    return _fetch(wanted, respond, request, context, session.id)
+    return _fetch(due.wanted, respond, request, context, session.id, None if reads_all else due)
+
+
+def _read_all_ms(context: RequestContext) -> int:
+    """Time after which a session reads all its partitions again, in ms: a leader knows then that followers keep up.
+
+    It is what a start of the log, which retention moves without a sign, may take to be told.
+    """
+    return min(READ_ALL_MS, context.services.metadata.config.replica_lag_time_max_ms // 10)
+
+
+def _stands(request: Any, context: RequestContext) -> Callable[[FetchPartition, FetchedPartition], bool]:
+    fetches = context.services.replica_manager.fetches
+    follower = _follower(request) if _is_of_replica(request) else None
+    return lambda wanted, told: fetches.stands(wanted, told, follower)
 
 
 def _throttling(respond: _Respond, session_id: int, context: RequestContext) -> _Respond:
@@ -172,12 +203,13 @@ def _fetch(
     request: Any,
     context: RequestContext,
     session_id: int = NO_SESSION,
+    due: DuePartitions | None = None,
 ) -> list[Part] | asyncio.Future[list[Part]]:
     services = context.services
     reader = context.reader
     follower: FetchingFollower | None = None
     bytes_max = min(request.max_bytes, services.metadata.config.fetch_max_bytes)
-    if wanted and wanted[0].is_of_replica:
+    if _replica_id(request) >= 0:
         follower = _follower(request)
         if _is_stale(follower, services.metadata.image):
             return _refuse(ErrorCode.stale_broker_epoch, context)
@@ -196,6 +228,7 @@ def _fetch(
         bytes_min=min(request.min_bytes, bytes_max),
         wait_ms_max=messages.milliseconds(request.max_wait),
         follower=follower,
+        due=due,
     )
     if isinstance(fetched, list):
         warm = warm_up(fetched, context.services.read_ahead, reader)

@@ -10,6 +10,7 @@ from headwater.logtier.cluster.session_knowledge import PAUSES_PER_SESSION
 from headwater.logtier.handlers.dispatcher import Dispatcher
 from headwater.logtier.metadata.store import SessionState
 from headwater.logtier.network.server import ClientConnection
+from headwater.logtier.replication.fetches import Fetches
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from tests.simulation.history import InvariantError
 from tests.simulation.node import SESSION_MS, SimulatedNode
@@ -87,21 +88,21 @@ class SessionChecker:
 @contextmanager
 def observed_serving(checker: SessionChecker) -> Iterator[None]:
     """Let the checker see what brokers append and read, and which requests they begin."""
-    append, fetch, dispatch = ReplicaManager.append, ReplicaManager.fetch, Dispatcher._dispatch
+    append, fetch, dispatch = ReplicaManager.append, Fetches.fetch, Dispatcher._dispatch
 
     def observed_append(self: ReplicaManager, *arguments: Any, **options: Any) -> Any:
         info = append(self, *arguments, **options)
         checker.appended(self._broker_id)
         return info
 
-    def observed_fetch(self: ReplicaManager, *arguments: Any, **options: Any) -> Any:
+    def observed_fetch(self: Fetches, *arguments: Any, **options: Any) -> Any:
         fetched = fetch(self, *arguments, **options)
         if (
             options.get("follower") is None
             and isinstance(fetched, list)
             and any(not each.error_code for each in fetched)
         ):
-            checker.answered(self._broker_id, "answered a consumer")
+            checker.answered(self._throttles.leader._broker_id, "answered a consumer")
         return fetched
 
     def observed_dispatch(self: Dispatcher, frame: memoryview, connection: ClientConnection) -> Any:
@@ -110,11 +111,11 @@ def observed_serving(checker: SessionChecker) -> Iterator[None]:
         return response
 
     ReplicaManager.append = observed_append  # type: ignore[method-assign]
-    ReplicaManager.fetch = observed_fetch  # type: ignore[method-assign]
+    Fetches.fetch = observed_fetch  # type: ignore[method-assign]
     Dispatcher._dispatch = observed_dispatch  # type: ignore[method-assign]
     try:
         yield
     finally:
         ReplicaManager.append = append  # type: ignore[method-assign]
-        ReplicaManager.fetch = fetch  # type: ignore[method-assign]
+        Fetches.fetch = fetch  # type: ignore[method-assign]
         Dispatcher._dispatch = dispatch  # type: ignore[method-assign]

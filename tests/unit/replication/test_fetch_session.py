@@ -119,30 +119,56 @@ def test_epochs_wrap_to_one() -> None:
 def test_partitions_with_records_are_read_last_next_time_and_others_keep_their_order() -> None:
     session = begun(cache_of(1), 4, 0)
     session_answers = [Answer(), Answer(size=9), Answer(), Answer(size=9)]
-    assert list(session.news(session_answers)) == [0, 1, 2, 3]
+    assert told(session, session_answers) == [0, 1, 2, 3]
     assert session.wanted() == ["flights-0", "flights-2", "flights-1", "flights-3"]
 
 
 def test_where_all_have_records_the_order_stays() -> None:
     session = begun(cache_of(1), 2, 0)
-    assert list(session.news([Answer(size=9), Answer(size=9)])) == [0, 1]
+    assert told(session, [Answer(size=9), Answer(size=9)]) == [0, 1]
     assert session.wanted() == ["flights-0", "flights-1"]
 
 
 def test_an_answer_without_news_is_not_told() -> None:
     session = begun(cache_of(1), 1, 0)
-    assert list(session.news([Answer(5, 2)])) == [0]
-    assert list(session.news([Answer(5, 2)])) == []
-    assert list(session.news([Answer(6, 2)])) == [0]
-    assert list(session.news([Answer(6, 3)])) == [0]
-    assert list(session.news([Answer(-1, -1, error_code=ErrorCode.kafka_storage_error)])) == [0]
-    assert list(session.news([Answer(-1, -1, error_code=ErrorCode.kafka_storage_error)])) == [0]
-    assert list(session.news([Answer(6, 3)])) == [0]
-    assert list(session.news([Answer(6, 3)])) == []
+    assert told(session, [Answer(5, 2)]) == [0]
+    assert told(session, [Answer(5, 2)]) == []
+    assert told(session, [Answer(6, 2)]) == [0]
+    assert told(session, [Answer(6, 3)]) == [0]
+    assert told(session, [Answer(-1, -1, error_code=ErrorCode.kafka_storage_error)]) == [0]
+    assert told(session, [Answer(-1, -1, error_code=ErrorCode.kafka_storage_error)]) == [0]
+    assert told(session, [Answer(6, 3)]) == [0]
+    assert told(session, [Answer(6, 3)]) == []
 
 
 def test_an_answer_without_a_watermark_is_told_every_time() -> None:
     """An error, or a divergence: a follower that truncated once may diverge again."""
     session = begun(cache_of(1), 1, 0)
     diverging = Answer(high_watermark=-1, log_start_offset=-1)
-    assert [list(session.news([diverging])) for _ in range(2)] == [[0], [0]]
+    assert [told(session, [diverging]) for _ in range(2)] == [[0], [0]]
+
+
+def told(session: FetchSession[str], answers: list[Answer], *standing: str) -> list[int]:
+    return session.news(list(session.due), answers, lambda wanted, _: wanted in standing)
+
+
+def test_a_partition_without_news_is_not_read_again_before_it_moves() -> None:
+    session = begun(cache_of(1), 3, 0)
+    assert told(session, [Answer(), Answer(size=9), Answer()], "flights-0", "flights-1") == [0, 1, 2]
+    assert session.wanted() == ["flights-2", "flights-1"], "one with records is read again, wherever its reader goes on"
+    session.move(("flights", 0))
+    session.move(("other", 0))
+    assert session.wanted() == ["flights-2", "flights-1", "flights-0"]
+
+
+def test_a_partition_of_which_the_request_speaks_is_read() -> None:
+    session = begun(cache_of(1), 3, 0)
+    assert told(session, [Answer()] * 3, "flights-0", "flights-1", "flights-2") == [0, 1, 2]
+    assert session.wanted() == []
+    session.update([(("flights", 1), "flights-1 from 7"), (("flights", 3), "flights-3")], [("flights", 2)])
+    assert session.wanted() == ["flights-1 from 7", "flights-3"]
+    session.read_all(500)
+    assert session.wanted() == ["flights-1 from 7", "flights-3", "flights-0"]
+    assert session.read_ms == 500
+    session.update([], [("flights", 3)])
+    assert session.wanted() == ["flights-1 from 7", "flights-0"]

@@ -13,6 +13,7 @@ import pytest
 from headwater.logtier.peers.peers import Purpose
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
 from headwater.logtier.replication.fetching.follower_logs import AnswerOutcome
+from headwater.logtier.replication.partition_reads import FetchPartition, PartitionReads
 from tests.unit.replication.replica_cluster import P0, P1, TOPIC, Cluster, led_by, run, settled, until
 
 
@@ -58,6 +59,37 @@ def test_a_follower_that_was_away_joins_the_isr_and_changes_its_connection(tmp_p
         assert purposes[0] is Purpose.FETCH_CATCHING_UP
         assert purposes[-1] is Purpose.FETCH_IN_SYNC
         assert {purpose for source, _, purpose, _ in cluster.requests if source == 2} == {Purpose.FETCH_IN_SYNC}
+
+    run(tmp_path, scenario)
+
+
+def test_followers_of_idle_partitions_stay_in_the_isr_though_their_fetches_seldom_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[object] = []
+    read_one = PartitionReads.read_one
+
+    def noted(self: PartitionReads, wanted: FetchPartition, *rest: Any) -> Any:
+        reads.append(wanted)
+        return read_one(self, wanted, *rest)
+
+    monkeypatch.setattr(PartitionReads, "read_one", noted)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1), led_by(1))
+        leader = cluster.nodes[1]
+        assert await leader.acknowledged(leader.append(acks=-1)) is None
+        await asyncio.sleep(2)
+        cluster.requests.clear()
+        reads.clear()
+        await asyncio.sleep(60)  # twice the lag time
+        assert len(cluster.requests) > 200
+        assert len(reads) < 2 * 2 * (60 / 3 + 2), "each follower reads each partition every three seconds"
+        for _ in range(3):
+            assert await leader.acknowledged(leader.append(acks=-1, key=P1), key=P1) is None
+            await asyncio.sleep(1)
+        assert [state.isr for state in cluster.image.topics[TOPIC].partitions] == [(1, 2, 3), (1, 2, 3)]
+        assert leader.partition(P1).isr == (1, 2, 3)
 
     run(tmp_path, scenario)
 
