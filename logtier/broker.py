@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
 
 from headwater.logtier.broker_chores import begin_chores
 from headwater.logtier.broker_stages import BrokerParts, BrokerStartError, open_parts, serve_metrics
@@ -107,7 +108,7 @@ class Broker:
         self._failure = asyncio.get_running_loop().create_future()
         parts = self.parts = await open_parts(self._config, self._machine, self._closing, self._fail)
         self.advertised, self._inside = parts.listeners.advertised, parts.listeners.inside
-        await self._join(parts)
+        await self._unless_failed(self._join(parts))
         await begin_chores(self._config, parts, self._machine.clock, self._closing)
         parts.listeners.serve()
         if self._config.prometheus_port >= 0:
@@ -120,6 +121,20 @@ class Broker:
             len(parts.metadata.image.topics),
             len(parts.log_manager.logs),
         )
+
+    async def _unless_failed(self, step: Coroutine[Any, Any, None]) -> None:
+        """Carry out a step of the start that may wait for the cluster; BrokerStartError if this broker fails before."""
+        assert self._failure is not None
+        task = asyncio.ensure_future(step)
+        try:
+            await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise BrokerStartError(self._failure.result())
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+        await task
 
     async def _join(self, parts: BrokerParts) -> None:
         """Register this broker in the cluster, and load the state of its coordinators."""

@@ -28,8 +28,8 @@ from headwater.logtier.metadata.acl_follower import configured_authorizer
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
 from headwater.logtier.metadata.image import MetadataCache
+from headwater.logtier.metadata.stored_levels import check_stored_levels
 from headwater.logtier.network.listeners import ListenError, Listeners
-from headwater.logtier.protocol.features import SUPPORTED_FEATURES, check_supported
 from headwater.logtier.replication.fetch_session import FetchSessionCache
 from headwater.logtier.replication.partition_replication import no_followers
 from headwater.logtier.replication.replica_manager import ReplicaManager
@@ -140,6 +140,8 @@ async def _open_metadata(
     store = machine.metadata_store(config, machine.disk, on_failure)
     await store.start()
     closing.push_async_callback(store.close)
+    # Before anything is decoded, or written.
+    await check_stored_levels(store)
     metadata = MetadataCache(config)
     follower = MetadataFollower(store, metadata, on_failure)
     controller = Controller(config, machine.clock, machine.prng, store, follower)
@@ -150,7 +152,6 @@ async def _open_metadata(
         await bootstrap_cluster(store, machine.prng, machine.random_bytes, folders)
     await follower.start()
     closing.push_async_callback(follower.stop)
-    check_supported(SUPPORTED_FEATURES, follower.image.features)
     if config.zookeeper_connect is None:
         await controller.start()
         closing.push_async_callback(controller.stop)

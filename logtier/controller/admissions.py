@@ -54,5 +54,9 @@ class Admissions:
                 found[broker_id] = registration
             elif self._refused.get(broker_id) != registration.epoch:
                 self._refused[broker_id] = registration.epoch
-                log.error("broker %d is not admitted: %s", broker_id, reason)
+                log.error(
+                    "broker %d is not admitted: %s; start it with the release that the other brokers run",
+                    broker_id,
+                    reason,
+                )
         return found

@@ -64,6 +64,7 @@ from headwater.logtier.metadata.store import (
 )
 from headwater.logtier.protocol import uuids
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.features import SUPPORTED_FEATURES, beyond
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.security.acls import AclBinding, AclFilter
@@ -160,6 +161,10 @@ class Controller:
             return False  # another broker is controller, or the session was suspended meanwhile
         self._epoch, self._epoch_version = office
         self._elected = True
+        if beyond(SUPPORTED_FEATURES, self._cache.image.features) is not None:
+            # The levels were raised while this broker started: it stops, and must not write in an earlier form.
+            await self.stop()
+            return False
         return True
 
     def depose(self) -> None:
@@ -256,6 +261,7 @@ class Controller:
             operations = await plan_levels(self._store, self._cache.image, self._config.node_id, updates)
             if operations and not validate_only:
                 await self._write(operations)
+                await self._update_brokers()  # some may be admitted now
 
         await self._command(update)
 

@@ -26,10 +26,9 @@ from headwater.logtier.metadata.store import (
     StoredNode,
     StoreUnavailableError,
 )
+from headwater.logtier.metadata.stored_levels import check_stored_levels
 from headwater.logtier.protocol.features import (
-    FIRST_FEATURES,
     UnsupportedFeaturesError,
-    check_supported,
     registered_ranges,
 )
 
@@ -211,13 +210,11 @@ class BrokerRegistrar:
             return None
 
     async def _register(self) -> None:
-        (node,) = await self._store.get_many([paths.FEATURES])
-        finalized = FIRST_FEATURES if node is None else paths.decode_features(paths.FEATURES, node.data)
-        check_supported(registered_ranges(self._process.features), finalized)
         deadline_s = asyncio.get_running_loop().time() + 2 * self._session_timeout_s
         while True:
             # Of this session at most: it may end before this task hears of its registration.
             session_id = self._store.session_id
+            await check_stored_levels(self._store, registered_ranges(self._process.features))
             epoch = await self._try_to_register(self._data())
             if epoch is not None:
                 break

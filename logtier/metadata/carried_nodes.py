@@ -9,6 +9,7 @@ from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.journal_entries import ReplayedNodes
 from headwater.logtier.metadata.shared_store import CHANGES
 from headwater.logtier.metadata.store import Create
+from headwater.logtier.protocol.features import SUPPORTED_FEATURES, check_supported
 
 CARRIED_EPOCH: Final = 0
 """Broker epoch of the carried registration: below each czxid, so that every later registration is a newer one."""
@@ -47,10 +48,13 @@ def carry_nodes(local: ReplayedNodes, broker_id: int) -> CarriedNodes:
         EarlierMetadataError: A first node is missing, or a topic has no partition states.
         OtherBrokerError: The store knows another broker than this one.
         CorruptNodeError: A node has data that this version cannot read.
+        UnsupportedFeaturesError: The metadata are those of a later release.
     """
     nodes = {path: node.data for path, node in local.tree.persistent_nodes()}
     if missing := [path for path in _FIRST_NODES if path not in nodes]:
         raise EarlierMetadataError(f"{missing[0]} is missing")
+    if paths.FEATURES in nodes:
+        check_supported(SUPPORTED_FEATURES, paths.decode_features(paths.FEATURES, nodes[paths.FEATURES]))
     _check_topics(nodes)
     image = MetadataImage().apply(nodes.items())
     _check_broker(image, broker_id)

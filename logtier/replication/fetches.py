@@ -96,9 +96,9 @@ class Fetches:
         """Follow what moves in a session's partitions from now on."""
         return SessionMoves(session, self._replication.delayed_fetches)
 
-    def stands(self, wanted: FetchPartition, told: FetchedPartition, follower: FetchingFollower | None) -> bool:
-        """Whether a session need not read a partition again before it moves; `told` is what it has just been told."""
-        return self._reads.stands(wanted, told, None if follower is None else follower.broker_id)
+    def stands(self, wanted: FetchPartition, answer: FetchedPartition, follower: FetchingFollower | None) -> bool:
+        """Whether a session need not read a partition again before it moves; `answer` is what it has just been told."""
+        return self._reads.stands(wanted, answer, None if follower is None else follower.broker_id)
 
     @property
     def reads_all(self) -> bool:

@@ -81,7 +81,7 @@ class PartitionReads:
         """Return the local partition, None if there is none with a usable log."""
         return self._partitions.get(topic_partition)
 
-    def stands(self, wanted: FetchPartition, told: FetchedPartition, follower_id: int | None) -> bool:
+    def stands(self, wanted: FetchPartition, answer: FetchedPartition, follower_id: int | None) -> bool:
         """Whether a partition is as it was told, and a reader at `wanted` has all its records.
 
         One whose follower is not in the ISR does not stand: each of its fetches may be the one with which it joins.
@@ -90,13 +90,13 @@ class PartitionReads:
         return (
             partition is not None
             and not wanted.error_code
-            and not told.error_code
-            and told.__class__ is not TaggedPartition
+            and not answer.error_code
+            and answer.__class__ is not TaggedPartition
             and partition.may_serve(any_replica=wanted.is_from_any_replica)
             and wanted.leader_epoch in (NO_LEADER_EPOCH, partition.leader_epoch)
             and wanted.offset == wanted.bound(partition)
-            and told.high_watermark == partition.high_watermark
-            and told.log_start_offset == partition.log.log_start_offset
+            and answer.high_watermark == partition.high_watermark
+            and answer.log_start_offset == partition.log.log_start_offset
             and (follower_id is None or follower_id in partition.isr)
         )
 

@@ -167,7 +167,7 @@ def _read_all_ms(context: RequestContext) -> int:
 def _stands(request: Any, context: RequestContext) -> Callable[[FetchPartition, FetchedPartition], bool]:
     fetches = context.services.replica_manager.fetches
     follower = _follower(request) if _is_of_replica(request) else None
-    return lambda wanted, told: fetches.stands(wanted, told, follower)
+    return lambda wanted, answer: fetches.stands(wanted, answer, follower)
 
 
 def _throttling(respond: _Respond, session_id: int, context: RequestContext) -> _Respond:

@@ -34,6 +34,8 @@ class PlannedFetch:
     forgotten: dict[UUID, list[int]]
     session_id: int
     session_epoch: int
+    #: Whether it has no room for all positions that the leader does not know: the next request has others.
+    is_full: bool = False
 
 
 class FetchPlan:
@@ -155,6 +157,11 @@ class FetchPlan:
         if self._epoch == INITIAL_EPOCH:
             self._told.clear()
             self._gone.clear()
+        if self._gone and any(self._session_key(key) in self._gone for key in self._touched):
+            # One request cannot both end and begin a partition, and the leader would not tell again what it has told.
+            self.restart()
+            self._told.clear()
+            self._gone.clear()
         if self._epoch == INITIAL_EPOCH or now_ms - self._refreshed_ms >= REFRESH_MS:
             self._refreshed_ms = now_ms
             self._touched.update(dict.fromkeys(self._followed))
@@ -174,13 +181,20 @@ class FetchPlan:
         for topic_id, index in self._gone:
             gone.setdefault(topic_id, []).append(index)
         self._gone.clear()
-        return PlannedFetch(changed, gone, self._session_id, self._epoch)
+        return PlannedFetch(changed, gone, self._session_id, self._epoch, bool(self._touched))
 
     def wait_ms(self, now_ms: int) -> int | None:
         """Time until a pause ends, None without one."""
         if now_ms < self._resumes_ms:
             return self._resumes_ms - now_ms
         return max(0, min(self._paused_until_ms.values()) - now_ms) if self._paused_until_ms else None
+
+    def is_held(self, followed: FollowedPartition) -> bool:
+        """Whether a partition is left out of the fetches until it is released."""
+        return self._is_current(followed) and followed.topic_partition in self._held
+
+    def _session_key(self, key: TopicPartition) -> _SessionKey:
+        return self._followed[key].topic_id, key.partition
 
     def _is_current(self, followed: FollowedPartition) -> bool:
         return self._followed.get(followed.topic_partition) is followed

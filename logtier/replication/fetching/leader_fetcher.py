@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 #: Timestamps of ListOffsets.
 LATEST: Final = -1
 EARLIEST: Final = -2
+#: Longest wait of a request of those that catch up, in ms.
+JOINING_MS: Final = 50
 #: Records appended without a pause, in bytes: a few milliseconds of the event loop, as for a produce request.
 TURN_BYTES: Final = 1 << 20
 
@@ -154,7 +156,7 @@ class LeaderFetcher:
             self._identity.broker_id,
             self._identity.broker_epoch(),
             planned.positions,
-            wait_ms=limits.wait_ms_max,
+            wait_ms=self._wait_ms(planned, limits),
             bytes_min=limits.bytes_min,
             bytes_max=limits.response_bytes_max,
             session_id=planned.session_id,
@@ -171,6 +173,16 @@ class LeaderFetcher:
         finally:
             self._is_asking = False
         await self._take(planned, response)
+
+    def _wait_ms(self, planned: PlannedFetch, limits: FetchLimits) -> int:
+        """How long the leader may wait for records.
+
+        Not at all if there is more to ask. Those that catch up have records; what joins those in sync is asked for here
+        meanwhile, and must not wait for an earlier request of the same kind either.
+        """
+        if planned.is_full:
+            return 0
+        return limits.wait_ms_max if self._purpose is Purpose.FETCH_IN_SYNC else min(JOINING_MS, limits.wait_ms_max)
 
     def _take_over(self) -> None:
         """End the fetches elsewhere of what the planned request asks for."""
@@ -260,6 +272,8 @@ class LeaderFetcher:
             logger.debug("no answer of broker %d to a look-up of offsets: %s", self.leader_id, error)
             starts = ends = {}
         for followed, asked in questions:
+            if not self._plan.is_held(followed):
+                continue  # its truncation has settled meanwhile, by an answer of the other connection
             start, end = starts.get(followed.topic_partition), ends.get(followed.topic_partition)
             outcome = AnswerOutcome.FAILED
             if start is not None and end is not None and not start.error_code and not end.error_code:

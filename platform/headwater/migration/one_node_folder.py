@@ -36,6 +36,7 @@ from headwater.logtier.metadata.carried_nodes import (
 from headwater.logtier.metadata.journal_entries import read_local_nodes
 from headwater.logtier.metadata.paths import CorruptNodeError
 from headwater.logtier.metadata.store import MetadataStoreError
+from headwater.logtier.protocol.features import UnsupportedFeaturesError
 from headwater.logtier.runtime.disk import DirectoryEntry, Disk
 from headwater.migration_journal import MIGRATION_FOLDER
 from headwater.process_list import PROCESS_LIST
@@ -214,7 +215,7 @@ def _read_metadata(disk: Disk, data_dir: str, node_id: int) -> CarriedNodes:
         raise MigrationError(f"{data_dir} is not the folder of one node: {error}") from None
     except CorruptNodeError as error:
         raise MigrationError(f"{data_dir}: {error}; {error.remedy}") from None
-    except MetadataStoreError as error:
+    except (MetadataStoreError, UnsupportedFeaturesError) as error:
         raise MigrationError(str(error)) from None
 
 

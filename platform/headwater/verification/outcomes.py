@@ -19,6 +19,7 @@ class PartitionOutcome:
         compared_bytes: Bytes of the first replica's batches in it.
         skipped: Why a broker's replica was not compared, or not to the end, by broker.
         differences: One for each replica that differs, at its first offset.
+        unconfirmed: Differences that could not be read a second time; `skipped` says why.
         unfollowed: Records that only one replica has, whose later record was not looked for (`UnmatchedRecords`).
         note: Why the whole partition was not compared, empty if it was.
     """
@@ -31,6 +32,7 @@ class PartitionOutcome:
     compared_bytes: int = 0
     skipped: dict[int, str] = field(default_factory=dict)
     differences: list[ReplicaDifference] = field(default_factory=list)
+    unconfirmed: int = 0
     unfollowed: int = 0
     note: str = ""
 
@@ -52,6 +54,7 @@ class PartitionOutcome:
                 for each in self.differences
             ],
             "not_compared": [{"broker": broker, "reason": reason} for broker, reason in sorted(self.skipped.items())],
+            "unconfirmed_differences": self.unconfirmed,
             "unfollowed_records": self.unfollowed,
             "note": self.note,
         }
@@ -84,5 +87,7 @@ def summary(outcomes: Sequence[PartitionOutcome]) -> str:
     size = sum(each.compared_bytes for each in compared) / 1e6
     different = sum(bool(each.differences) for each in outcomes)
     found = "no difference" if not different else f"differences in {different} partition{'s'[: different > 1]}"
+    if unconfirmed := sum(each.unconfirmed for each in outcomes):
+        found += f", and {unconfirmed} that could not be read a second time"
     counted = f"{len(compared)} of {len(outcomes)} partitions compared, {offsets:,} offsets"
     return f"{counted}, {size:,.1f} MB in each replica: {found}"

@@ -38,6 +38,10 @@ class _Failure(NamedTuple):
     is_answer: bool
 
 
+class UnconfirmedError(Exception):
+    """A difference cannot be read a second time; the message says why."""
+
+
 class PartitionVerifier:
     """One partition, compared once from its log start to the high watermark of the moment in which it begins.
 
@@ -167,8 +171,8 @@ class PartitionVerifier:
             while (difference := pair.compare(one, other)) is not None:
                 try:
                     is_confirmed = self._is_confirmed(pair, difference.offset)
-                except TimeoutError:
-                    self._leave_out_unconfirmed(pair, difference.offset)
+                except UnconfirmedError as error:
+                    self._leave_out_unconfirmed(pair, difference.offset, error)
                     break
                 if is_confirmed:
                     self._outcome.differences.append(difference)
@@ -231,12 +235,23 @@ class PartitionVerifier:
                 self._leave_out(broker, f"{gone} since the comparison reached offset {self._position}")
             elif now_s - stream.failing_since_s >= PATIENCE_S:
                 reason = f"broker {broker} is in the ISR, and for {PATIENCE_S:.0f} s {failure.reason}"
+                if failure.is_answer and self._has_shrunk(stream.next_offset):
+                    return
                 if failure.is_answer:
                     others = [each for each in self._streams if each != broker]
                     brokers = (others[0] if others else broker, broker)
                     self._outcome.differences.append(ReplicaDifference(stream.next_offset, reason, brokers))
                 self._leave_out(broker, f"{reason}; compared up to offset {self._position}")
         self._source.sleep(RETRY_S)
+
+    def _has_shrunk(self, offset: int) -> bool:
+        """End the comparison if the leader's log, too, ends at an offset now: an unclean election has cut it."""
+        _, end = self._source.bounds(self._topic, self._partition)
+        if end > offset:
+            return False
+        self._outcome.note = f"its end has fallen to {end} meanwhile; compared up to offset {self._position}"
+        self._streams.clear()
+        return True
 
     def _is_same_topic(self, states: Mapping[int, PartitionReplicas]) -> bool:
         state = states.get(self._partition)
@@ -251,10 +266,10 @@ class PartitionVerifier:
         else:
             self._pairs = [pair for pair in self._pairs if broker not in pair.brokers]
 
-    def _leave_out_unconfirmed(self, pair: ReplicaPair, offset: int) -> None:
+    def _leave_out_unconfirmed(self, pair: ReplicaPair, offset: int, error: UnconfirmedError) -> None:
         one, other = pair.brokers
-        reason = f"it seems to differ from broker {one} at offset {offset}, and one of the two does not answer again"
-        self._leave_out(other, reason)
+        self._outcome.unconfirmed += 1
+        self._leave_out(other, f"it seems to differ from broker {one} at offset {offset}, and {error}")
 
     def _drop_pair(self, pair: ReplicaPair) -> None:
         """Compare a replica no further: its first difference is known."""
@@ -268,8 +283,8 @@ class PartitionVerifier:
         for record in itertools.islice(pair.unmatched.remaining(), CONFIRMED_MAX):
             try:
                 is_lacking = record.offset >= self._start_offset and self._is_lacking(pair, record)
-            except TimeoutError:
-                self._leave_out_unconfirmed(pair, record.offset)
+            except UnconfirmedError as error:
+                self._leave_out_unconfirmed(pair, record.offset, error)
                 return
             if is_lacking:
                 reason = (
@@ -299,7 +314,7 @@ class PartitionVerifier:
         A cleaner or retention may have come between the two reads, or an unclean election.
 
         Raises:
-            TimeoutError: One of them, though in the ISR, does not answer.
+            UnconfirmedError: One of them does not answer, or has left the ISR.
         """
         deadline_s = self._source.now_s() + PATIENCE_S
         found: dict[int, list[ReplicaBatch]] = {}
@@ -320,10 +335,14 @@ class PartitionVerifier:
             if self._source.now_s() >= deadline_s:
                 break
         states = self._source.partitions(self._topic)
-        if not self._is_same_topic(states) or any(_why_not(states[self._partition], each) for each in pair.brokers):
+        if not self._is_same_topic(states):
             return None
-        if len(found) < len(pair.brokers):
-            raise TimeoutError
+        for broker in pair.brokers:
+            gone = _why_not(states[self._partition], broker)
+            if gone is not None:
+                raise UnconfirmedError(f"broker {broker} is {gone} since then")
+            if broker not in found:
+                raise UnconfirmedError(f"broker {broker} does not answer again")
         fresh = ReplicaPair(*pair.brokers, is_compacted=self._is_compacted)
         one, other = (found[broker] for broker in pair.brokers)
         return fresh, fresh.compare(one, other)

@@ -25,6 +25,11 @@ FETCH_BYTES_MAX: Final = 1 << 20
 
 FETCH_WAIT_MS: Final = 500
 
+THROTTLED_S: Final = 60.0
+"""How long a quota may hold up a fetch; one window of quotas has ten seconds by default."""
+
+THROTTLED_RETRY_S: Final = 0.1
+
 
 class PartitionReplicas(NamedTuple):
     """Where the replicas of a partition are, from Metadata. `leader` is -1 if there is none."""
@@ -158,8 +163,16 @@ def answer_of(connection: BlockingConnection, request: Request[Any], topic: str,
 
     A broker whose quota this client has used up answers without partitions, and reads the next request when it may
     (KIP-219): the same one is sent again.
+
+    Raises:
+        RequestTimeoutError: The quota lets nothing through, such as one below a tenth of a batch a second.
     """
+    deadline_s = time.monotonic() + THROTTLED_S
     while not (answers := connection.receive().value):
+        if time.monotonic() >= deadline_s:
+            connection.close()
+            raise RequestTimeoutError(f"{connection.address}: its quota holds up the fetches of this client")
+        time.sleep(THROTTLED_RETRY_S)
         connection.send(request)
     assert isinstance(answers, list)
     for answer in answers:

@@ -46,6 +46,34 @@ for _ in range({TRIES}):
 print("ended")
 """
 
+#: A broker that waits for its cluster without end.
+START = """
+import asyncio, os, signal, sys
+from headwater.cli.main import main
+from headwater.cli.verbs import broker
+from headwater.logtier.broker import Broker
+
+async def wait(self):
+    asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print("closed")
+
+Broker.start = wait
+broker.START_GRACE_S = 0.1
+code = main(["broker", "--data", sys.argv[1], "--kafka-port", "0"])
+print("ended")
+sys.exit(code)
+"""
+
+
+def test_a_signal_ends_a_start_that_waits(tmp_path: object) -> None:
+    command = [sys.executable, "-c", START, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "closed\nended\n"), done.stderr
+    assert "Traceback" not in done.stderr
+
 
 @pytest.mark.parametrize("program", [NODE, PIPELINE], ids=["node", "pipeline"])
 def test_a_signal_ends_the_wait_whenever_it_comes(tmp_path: object, program: str) -> None:

@@ -11,10 +11,14 @@ from typing import Any, cast
 import pytest
 
 from headwater.logtier.peers.peers import Purpose
+from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
+from headwater.logtier.replication.fetching import fetch_plan
 from headwater.logtier.replication.fetching.follower_logs import AnswerOutcome
 from headwater.logtier.replication.partition_reads import FetchPartition, PartitionReads
 from tests.unit.replication.replica_cluster import P0, P1, TOPIC, Cluster, led_by, run, settled, until
+
+P2 = TopicPartition(TOPIC, 2)
 
 
 def test_records_replicate_and_acks_all_completes(tmp_path: Path) -> None:
@@ -137,11 +141,66 @@ def test_a_leader_that_followers_wait_at_already_serves_a_new_partition_at_once(
     run(tmp_path, scenario)
 
 
-async def appended_at_once(cluster: Cluster, leader_id: int) -> None:
+@pytest.mark.parametrize("pause_s", [0.0, 0.005, 0.2])
+def test_elections_one_after_the_other_are_served_at_once(tmp_path: Path, pause_s: float) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1), led_by(2), led_by(2))
+        await in_wait_at(cluster, 1)
+        cluster.elect(1, key=P1)
+        await asyncio.sleep(pause_s)
+        cluster.elect(1, key=P2)
+        await appended_at_once(cluster, 1, P2)
+        await appended_at_once(cluster, 1)
+
+    run(tmp_path, scenario)
+
+
+def test_elections_of_more_than_a_request_has_room_for_are_served_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_plan, "POSITIONS_MAX", 2)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1), *[led_by(2)] * 6)
+        await asyncio.sleep(3)
+        await in_wait_at(cluster, 1)
+        cluster.publish(cluster.with_topic(led_by(1), *[led_by(1, epoch=1)] * 6))
+        await appended_at_once(cluster, 1, TopicPartition(TOPIC, 6))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("pause_s", [0.005, 0.3])
+def test_a_follower_that_leaves_and_joins_within_a_request_learns_of_the_watermark(
+    tmp_path: Path, pause_s: float
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(led_by(1))
+        await asyncio.sleep(1)
+        cluster.nodes[1].append(1, acks=1)
+        await asyncio.sleep(pause_s)  # the record is there; the watermark waits for the end of the follower's request
+        state = cluster.image.topics[TOPIC].partitions[0]
+        alone = replace(state, isr=(1, 2), partition_epoch=state.partition_epoch + 1)
+        cluster.publish(cluster.with_topic(alone))
+        await until(lambda: cluster.image.topics[TOPIC].partitions[0].isr == (1, 2, 3))
+        await cluster.equal(1, within_s=1.0)
+
+    run(tmp_path, scenario)
+
+
+async def in_wait_at(cluster: Cluster, leader_id: int) -> None:
+    """Until a follower has just sent a request to a leader that has nothing for it."""
+    await asyncio.sleep(0.75)
+    count = len(cluster.requests)
+    await until(lambda: any(target == leader_id for _, target, *_ in cluster.requests[count:]))
+    await asyncio.sleep(0.01)
+
+
+async def appended_at_once(cluster: Cluster, leader_id: int, key: TopicPartition = P1) -> None:
     leader, loop = cluster.nodes[leader_id], asyncio.get_running_loop()
     begun_s = loop.time()
-    assert await leader.acknowledged(leader.append(acks=-1, key=P1), key=P1) is None
-    assert loop.time() - begun_s < 0.1, "virtual seconds"
+    assert await leader.acknowledged(leader.append(acks=-1, key=key), key=key) is None
+    assert loop.time() - begun_s < 0.15, "virtual seconds"
 
 
 def fetchers(cluster: Cluster, node: int, purpose: Purpose, leader: int | None = None) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from headwater.logtier.client.errors import BrokerConnectionError, ClientError, RequestTimeoutError, UnknownTopicError
 from headwater.logtier.client.fetch_codec import CompletedFetch
 from headwater.logtier.records.batch import Record, build_batch, iterate_batches
-from headwater.verification.outcomes import PartitionOutcome
+from headwater.verification.outcomes import PartitionOutcome, summary
 from headwater.verification.partition_verifier import PATIENCE_S, PartitionVerifier
 from headwater.verification.replica_source import PartitionReplicas
 
@@ -252,8 +252,47 @@ def test_a_difference_that_cannot_be_read_again_is_no_equality() -> None:
     found.brokers[2].answers_with = lambda offset: dies(7)
     outcome = found.verify()
     assert (outcome.compared, outcome.differences) == ((1, 3), [])
-    reason = "it seems to differ from broker 1 at offset 7, and one of the two does not answer again"
+    reason = "it seems to differ from broker 1 at offset 7, and broker 2 does not answer again"
     assert outcome.lines() == [f"flights-0: not compared, broker 2: {reason}"]
+    assert "no difference, and 1 that could not be read a second time" in summary([outcome])
+
+
+def test_a_difference_whose_replica_leaves_the_isr_before_the_second_look_is_no_equality() -> None:
+    found = cluster(log(*VALUES), changed(7), log(*VALUES))
+    found.fetch_bytes_max = 10_000
+    fetches: list[int] = []
+
+    def leaves() -> None:
+        fetches.append(1)
+        if len(fetches) == 2:
+            found.isr = (2, 3)
+
+    found.on_fetch = leaves
+    outcome = found.verify()
+    reason = "it seems to differ from broker 1 at offset 7, and broker 1 is not in the ISR since then"
+    assert outcome.skipped[2] == reason
+    assert outcome.unconfirmed == 1
+
+
+def test_logs_that_an_unclean_election_has_cut_do_not_differ_by_that() -> None:
+    found = cluster(log(*VALUES), log(*VALUES), log(*VALUES))
+    bounds: list[int] = []
+
+    def cut() -> None:
+        bounds.append(1)
+        if len(bounds) == 1:
+            return
+        for broker in found.brokers.values():
+            broker.data = log(*VALUES[:15])
+
+    def fetched() -> None:
+        for broker in found.brokers.values():
+            broker.data = log(*VALUES[:15])
+
+    found.on_bounds, found.on_fetch = cut, fetched
+    outcome = found.verify()
+    assert outcome.differences == []
+    assert outcome.lines() == ["flights-0: not compared: its end has fallen to 15 meanwhile; compared up to offset 15"]
 
 
 def test_a_cleaned_log_may_end_in_nothing_and_may_not_lack_the_last_record_there() -> None:

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from headwater.logtier.client.errors import BrokerConnectionError
+from headwater.logtier.client.errors import BrokerConnectionError, RequestTimeoutError
 from headwater.logtier.client.fetch_codec import CompletedFetch
+from headwater.verification import replica_source
 from headwater.verification.replica_source import answer_of
 
 
@@ -42,6 +43,14 @@ def test_the_same_request_is_sent_again_until_the_quota_lets_it_through() -> Non
     connection, request = Connection([], [], [fetched("flights")]), object()
     assert answer_of(cast("Any", connection), cast("Any", request), "flights", 3) == fetched("flights")
     assert connection.sent == [request, request]
+
+
+def test_a_quota_that_lets_nothing_through_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_source, "THROTTLED_S", 0.0)
+    connection = Connection([])
+    with pytest.raises(RequestTimeoutError, match="its quota holds up"):
+        answer_of(cast("Any", connection), cast("Any", object()), "flights", 3)
+    assert connection.is_closed
 
 
 def test_an_answer_with_another_partition_is_a_broken_broker() -> None:

@@ -95,11 +95,12 @@ def with_controller(
     from headwater.logtier.machine import Machine
     from headwater.logtier.metadata.paths import CorruptNodeError
     from headwater.logtier.metadata.store import MetadataStoreError
+    from headwater.logtier.protocol.features import UnsupportedFeaturesError
 
     config = stored.broker_config(verb)
     try:
         return asyncio.run(call_controller(verb, config, Machine(), call))
-    except (ConfigError, CorruptNodeError, LogDirError, MetadataStoreError) as error:
+    except (ConfigError, CorruptNodeError, LogDirError, MetadataStoreError, UnsupportedFeaturesError) as error:
         raise CliError(verb, str(error), exit_code=EXIT_FAILED) from None
 
 
@@ -114,17 +115,20 @@ async def call_controller(
     Raises:
         CliError: A broker of the cluster is controller.
         ConfigError, CorruptNodeError, LogDirError, MetadataStoreError: The store is not available, or damaged.
+        UnsupportedFeaturesError: It is that of a later release.
     """
     from headwater.logtier.controller.bootstrap import bootstrap, bootstrap_cluster
     from headwater.logtier.controller.controller import Controller
     from headwater.logtier.log.folders.log_directory import stored_cluster_ids
     from headwater.logtier.metadata.follower import MetadataFollower
     from headwater.logtier.metadata.image import MetadataCache
+    from headwater.logtier.metadata.stored_levels import check_stored_levels
 
     metadata = MetadataCache(config)
     store = machine.metadata_store(config, machine.disk, lambda _: None)
     await store.start()
     try:
+        await check_stored_levels(store)
         follower = MetadataFollower(store, metadata)
         controller = Controller(config, machine.clock, machine.prng, store, follower)
         if config.zookeeper_connect is None:

@@ -13,6 +13,9 @@ from headwater.cli.shell.broker_properties import broker_properties, read_proper
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import child_options, host_option, key_values, port_option, settings
 
+#: Time for a start to end after a signal, before it is interrupted.
+START_GRACE_S = 5.0
+
 
 @click.command()
 @click.option("--data", "data_dir", type=click.Path(), metavar="DIR", help="Data directory.  [default: headwater-data]")
@@ -91,7 +94,17 @@ def _run(properties: dict[str, object], link: ParentLink) -> None:
         for number in (signal.SIGTERM,) if link.supervised else (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         instance = Broker(config)
-        await instance.start()
+        stopped = asyncio.ensure_future(stop.wait())
+        starting = asyncio.ensure_future(instance.start())
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            # Most starts are over soon; one that waits for ZooKeeper or the cluster may not be.
+            await asyncio.wait((starting,), timeout=START_GRACE_S)
+            starting.cancel()
+        try:
+            await starting
+        except asyncio.CancelledError:
+            return
         gc.enable()
         try:
             address = instance.bootstrap_address
@@ -111,7 +124,6 @@ def _run(properties: dict[str, object], link: ParentLink) -> None:
                 sys.stdout.write(f"Broker is ready: kafka {address}{others}{metrics}\n")
                 sys.stdout.flush()
             failed = asyncio.ensure_future(instance.failed())
-            stopped = asyncio.ensure_future(stop.wait())
             await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
             if failed.done():

@@ -108,7 +108,8 @@ def _can_be_raised(feature: ClusterFeature) -> bool:
 def _levels(wanted: tuple[str, ...]) -> dict[str, int]:
     levels = {}
     for name, text in key_values(wanted, "--feature").items():
-        if not text.isascii() or not text.isdigit() or int(text) > LEVEL_MAX:
+        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(LEVEL_MAX))
+        if not is_number or int(text) > LEVEL_MAX:
             raise click.BadParameter(f"{text[:40]!r} is no level: use 0 to {LEVEL_MAX}", param_hint="--feature")
         levels[name] = int(text)
     return levels

@@ -37,7 +37,7 @@ PROGRESS_S: Final = 5.0
 @output_option
 @client_options
 def verify(topics: tuple[str, ...], cleaned: bool, output: str, bootstrap_servers: str | None) -> None:
-    """Compare the replicas of partitions byte by byte; exit code 1 if they differ.
+    """Compare the replicas of partitions byte by byte; exit code 1 if they differ, or seem to.
 
     The in-sync replicas of each partition are read from their own brokers, from the log start to the high watermark,
     while producers, cleaners and retention continue. Replicas that are not in the ISR are listed and not compared.
@@ -56,6 +56,10 @@ def verify(topics: tuple[str, ...], cleaned: bool, output: str, bootstrap_server
         counted = "1 replica differs" if different == 1 else f"{different} replicas differ"
         fix = "compare the files of the named brokers; a replica is rebuilt when its broker starts without its folder"
         raise CliError(VERB, counted, fix, exit_code=EXIT_FAILED)
+    unconfirmed = sum(outcome.unconfirmed for outcome in outcomes)
+    if unconfirmed:
+        counted = f"{unconfirmed} {'difference' if unconfirmed == 1 else 'differences'} could not be read a second time"
+        raise CliError(VERB, counted, "compare again when all replicas are in the ISR", exit_code=EXIT_FAILED)
 
 
 def _compare(
