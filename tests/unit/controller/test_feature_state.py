@@ -149,7 +149,8 @@ def test_the_controller_admits_no_broker_beyond_the_levels(caplog: pytest.LogCap
         found = admissions.admitted({1: registration(1), 2: newer, 3: BrokerRegistration(3, "h", 1)}, LEVELS)
         assert set(found) == {1, 3}
     reason = "transaction.version is finalized at level 1 and supported at 2-3"
-    assert caplog.messages == [f"broker 2 is not admitted: {reason}"]
+    remedy = "start it with the release that the other brokers run"
+    assert caplog.messages == [f"broker 2 is not admitted: {reason}; {remedy}"]
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"epoch":1,"levels":{"a":0}}', b'{"epoch":"1","levels":{}}', b"[1]"])
