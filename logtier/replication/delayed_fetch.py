@@ -47,6 +47,8 @@ class DelayedFetch:
         """
         self._fetched = fetched
         self._has_moved = False
+        #: An answer may wait for the device: what moves meanwhile is for the next fetch.
+        self._is_answering = False
         self._bytes_min = bytes_min
         self._reads = reads
         self._read = read
@@ -89,7 +91,7 @@ class DelayedFetch:
 
     def try_complete(self, moved: TopicPartition) -> bool:
         """Complete in case A, B or D."""
-        if self.future.done():
+        if self._is_answering or self.future.done():
             return True
         self._has_moved = True
         partition = self._reads.partition(moved)
@@ -108,7 +110,7 @@ class DelayedFetch:
 
     def complete_with(self, moved: FetchPartition) -> bool:
         """Complete if a partition that was not read, because all its records had been, has others or an error now."""
-        if self.future.done():
+        if self._is_answering or self.future.done():
             return True
         self._has_moved = True
         if _has_news(self._reads.partition(moved.topic_partition), moved, moved.offset):
@@ -127,7 +129,7 @@ class DelayedFetch:
 
     def expire(self) -> None:
         """Complete in case C."""
-        if self.future.done():
+        if self._is_answering or self.future.done():
             return
         if self._has_moved:
             self._answer()
@@ -135,6 +137,7 @@ class DelayedFetch:
             self.future.set_result(self._fetched)
 
     def _answer(self) -> None:
+        self._is_answering = True
         try:
             found = self._read()
         except Exception as error:  # noqa: BLE001 (the error concerns the fetch, not the producer that completes it)

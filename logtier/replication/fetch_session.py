@@ -163,7 +163,10 @@ class FetchSession(Generic[WantedT]):
             partition.wanted = replace(partition.wanted)
 
     def news(
-        self, read: Sequence[PartitionKey], answers: Sequence[AnsweredT], stands: Callable[[WantedT, AnsweredT], bool]
+        self,
+        read: Sequence[PartitionKey],
+        answers: Sequence[AnsweredT],
+        stands: Callable[[PartitionKey, WantedT, AnsweredT], bool],
     ) -> list[int]:
         """Return the indexes of the partitions to include in the response; `answers` is in the order of `read`.
 
@@ -181,7 +184,7 @@ class FetchSession(Generic[WantedT]):
             if answer.size > 0:
                 due.pop(key, None)
                 due[key] = None
-            elif stands(partition.wanted, answer):
+            elif stands(key, partition.wanted, answer):
                 due.pop(key, None)
         return told
 

@@ -118,7 +118,7 @@ class Fetches:
         assert self._read_ahead is not None
         await warm(cold, self._read_ahead)
         fetched = self.fetch(
-            wanted,
+            wanted if due is None else due.read_again(),
             bytes_max=bytes_max,
             bytes_min=bytes_min,
             wait_ms_max=wait_ms_max,

@@ -226,6 +226,8 @@ class PartitionReplication:
         # All of them first: a waiting fetch of several is answered as soon as one of them is fenced.
         fenced = [(partition, partition.fence(LeaderFence.SESSION_OVER)) for partition in partitions]
         self._change_fences(fenced)
+        for partition in partitions:  # those that are led elsewhere serve consumers as well
+            self.delayed_fetches.check(partition.topic_partition)
 
     def unfence(self) -> None:
         """Lead what the newest metadata says: this broker is registered again, and no partition is cut off."""

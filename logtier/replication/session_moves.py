@@ -15,9 +15,11 @@ from headwater.logtier.replication.purgatory import Purgatory, Watch
 class SessionMoves:
     """Makes a partition of a session due when it changes, and wakes the session's fetch if it waits.
 
-    The cost of a fetch is that of the partitions that are due, not of all that the session has.
+    The cost of a fetch is that of the partitions that are due, not of all that the session has. That of an append is
+    one call for each session in which its partition stands: it is due from then on, and is not listened to any more,
+    so that the sessions of clients that are gone cost nothing.
 
-    Invariant: it listens to each partition of the session, under the name that its request has at present.
+    Invariant: it listens to each partition that stands, under the name that its request has at present.
     """
 
     def __init__(self, session: FetchSession[FetchPartition], changes: Purgatory) -> None:
@@ -25,30 +27,44 @@ class SessionMoves:
         self._changes = changes
         self._keys: dict[TopicPartition, PartitionKey] = {}
         self._waiting: tuple[DelayedFetch, Watch] | None = None
+        self._is_over = False
+        self._listener = self._moved
         session.moves = self
-        self.follow_all()
 
-    def follow_all(self) -> None:
-        """Listen to the partitions that the session has now, such as after a change of their names."""
-        self.close()
-        for key in self._session.partitions:
-            self.follow(key)
-
-    def follow(self, key: PartitionKey) -> None:
-        """Listen to a partition that the session has."""
-        topic_partition = self._session.partitions[key].wanted.topic_partition
+    def stand(self, key: PartitionKey, topic_partition: TopicPartition) -> None:
+        """Listen to a partition that begins to stand."""
         self._keys[topic_partition] = key
-        self._changes.listen(topic_partition, self._moved)
+        self._changes.listen(topic_partition, self._listener)
+
+    def leave(self, key: PartitionKey) -> None:
+        """Listen no longer to a partition that is due, or leaves the session."""
+        known = self._session.partitions.get(key)
+        if known is not None and self._keys.get(known.wanted.topic_partition) == key:
+            self._forget(known.wanted.topic_partition)
+
+    def leave_all(self) -> None:
+        """Listen to nothing: all partitions are due, perhaps under other names."""
+        for topic_partition in list(self._keys):
+            self._forget(topic_partition)
 
     def close(self) -> None:
-        """Listen to nothing."""
-        for topic_partition in self._keys:
-            self._changes.unlisten(topic_partition, self._moved)
-        self._keys.clear()
+        """End the session: a fetch that waits is answered with what there is."""
+        self._is_over = True
+        self.leave_all()
+        if self._waiting is not None:
+            operation, watch = self._waiting
+            watch.forget()
+            operation.expire()
 
     def wait(self, operation: DelayedFetch, timeout_s: float) -> asyncio.Future[Fetched]:
         """Let a fetch of the partitions that are due wait for one of the session's, or for its timeout."""
-        watch = self._changes.hold(operation, timeout_s)
+        if self._is_over:
+            operation.expire()
+            return operation.future
+        if operation.partitions:
+            watch = self._changes.watch(operation, operation.partitions, timeout_s)
+        else:
+            watch = self._changes.hold(operation, timeout_s)
         waiting = self._waiting = operation, watch
 
         def over(_: asyncio.Future[Fetched]) -> None:
@@ -62,19 +78,18 @@ class SessionMoves:
     def _moved(self, topic_partition: TopicPartition) -> None:
         key = self._keys[topic_partition]
         known = self._session.partitions.get(key)
-        if known is None:  # it has left the session
-            del self._keys[topic_partition]
-            self._changes.unlisten(topic_partition, self._moved)
-            return
+        if known is None or self._waiting is None:
+            self._forget(topic_partition)
         self._session.move(key)
-        if self._waiting is not None:
+        if known is not None and self._waiting is not None:
+            # It may move again before the fetch is answered, which does not watch it.
             operation, watch = self._waiting
-            if topic_partition in operation.partitions:
-                is_over = operation.try_complete(topic_partition)
-            else:
-                is_over = operation.complete_with(known.wanted)
-            if is_over:
+            if operation.complete_with(known.wanted):
                 watch.forget()
+
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        del self._keys[topic_partition]
+        self._changes.unlisten(topic_partition, self._listener)
 
 
 class DuePartitions:

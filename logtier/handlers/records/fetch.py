@@ -104,8 +104,8 @@ def _begin_session(request: Any, context: RequestContext) -> list[Part] | asynci
             return _encode(wanted, fetched, context)
         session.metadata = image
         session.is_read_committed = _is_read_committed(request)
-        services.replica_manager.fetches.moves(session)
-        session.news(list(asked), fetched, _stands(request, context))
+        moves = services.replica_manager.fetches.moves(session)
+        session.news(list(asked), fetched, _stands(moves, request, context))
         return _encode(wanted, fetched, context, session.id)
 
     return _fetch(wanted, respond, request, context)
@@ -118,14 +118,16 @@ def _go_on(
     services = context.services
     fetches = services.replica_manager.fetches
     moves = cast("SessionMoves", session.moves)
-    changed = _wanted(request, context)
-    session.update(changed, tuple(_forgotten(request)))
-    for key, _ in changed:
-        moves.follow(key)
+    changed, forgotten = _wanted(request, context), tuple(_forgotten(request))
+    for key in (*(key for key, _ in changed), *forgotten):
+        moves.leave(key)
+    session.update(changed, forgotten)
     if not session.partitions:
+        session.advance()
         services.fetch_sessions.remove(session.id)
         return _encode((), [], context)
     if len(session.partitions) > SESSION_PARTITIONS_MAX:
+        session.advance()
         services.fetch_sessions.remove(session.id)
         return _refuse(ErrorCode.fetch_session_id_not_found, context)
     image = services.metadata.image
@@ -134,17 +136,18 @@ def _go_on(
         session.replace_wanted(lambda each: _resolved(each, image, is_read_committed))
         session.metadata = image
         session.is_read_committed = is_read_committed
-        moves.follow_all()
+        moves.leave_all()
         session.read_all(services.clock.monotonic_ms())
     services.fetch_sessions.touch(session, services.clock.now_ms())
     epoch = session.advance()
     # Bytes are counted, followers elsewhere found, and throttles kept over all partitions.
-    reads_all = fetches.reads_all or request.min_bytes > 1 or bool(getattr(request, "rack_id", ""))
+    selects = bool(getattr(request, "rack_id", "")) and bool(services.metadata.config.replica_selector_class)
+    reads_all = fetches.reads_all or request.min_bytes > 1 or selects
     now_ms = services.clock.monotonic_ms()
     if reads_all or now_ms - session.read_ms >= _read_all_ms(context):
         session.read_all(now_ms)
     due = DuePartitions(session, moves, lambda wanted: _permitted(wanted, request, context))
-    stands = _stands(request, context)
+    stands = _stands(moves, request, context)
 
     def respond(fetched: Fetched) -> list[Part]:
         if session.epoch != epoch:
@@ -161,13 +164,23 @@ def _read_all_ms(context: RequestContext) -> int:
 
     It is what a start of the log, which retention moves without a sign, may take to be told.
     """
-    return min(READ_ALL_MS, context.services.metadata.config.replica_lag_time_max_ms // 10)
+    config = context.services.metadata.config
+    return min(READ_ALL_MS, max(0, config.replica_lag_time_max_ms - config.replica_fetch_wait_max_ms) // 10)
 
 
-def _stands(request: Any, context: RequestContext) -> Callable[[FetchPartition, FetchedPartition], bool]:
+def _stands(
+    moves: SessionMoves, request: Any, context: RequestContext
+) -> Callable[[PartitionKey, FetchPartition, FetchedPartition], bool]:
     fetches = context.services.replica_manager.fetches
     follower = _follower(request) if _is_of_replica(request) else None
-    return lambda wanted, answer: fetches.stands(wanted, answer, follower)
+
+    def stands(key: PartitionKey, wanted: FetchPartition, answer: FetchedPartition) -> bool:
+        if not fetches.stands(wanted, answer, follower):
+            return False
+        moves.stand(key, wanted.topic_partition)
+        return True
+
+    return stands
 
 
 def _throttling(respond: _Respond, session_id: int, context: RequestContext) -> _Respond:

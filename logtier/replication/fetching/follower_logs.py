@@ -126,6 +126,7 @@ class FollowerLogs:
                     self._replication.perform(partition, (instruction,))
                 case RaiseLogStart(offset):
                     partition.log.delete_records_before(offset, partition.high_watermark)
+                    self._replication.delayed_fetches.check(partition.topic_partition)
         return AnswerOutcome.APPLIED
 
     def move_into(

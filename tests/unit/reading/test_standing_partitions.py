@@ -15,9 +15,10 @@ from headwater.logtier.handlers.records import delete_records, fetch
 from headwater.logtier.handlers.records.fetch import READ_ALL_MS
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication import fetches
 from headwater.logtier.replication.partition_reads import PartitionReads
 from tests.unit.reading.conftest import FLIGHTS, World
-from tests.unit.reading.test_fetch_sessions import ALL, BY_ID, Consumer, fields_of
+from tests.unit.reading.test_fetch_sessions import ALL, BY_ID, BY_NAME, Consumer, fields_of
 
 if TYPE_CHECKING:
     from headwater.logtier.protocol.fetch_response import FetchedPartition
@@ -157,6 +158,116 @@ def test_a_fetch_with_a_least_size_counts_all_partitions(world: World, reads: li
     reads.clear()
     consumer.fetch(min_bytes=100)
     assert sorted(reads) == ["airports-0", "flights-0", "flights-1"]
+
+
+class Device:
+    """The device of one log, which is waited for: each wait goes on when the test says so."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits: list[asyncio.Future[None]] = []
+        log = world.replicas.log(TopicPartition("flights", 0))
+        read = type(log).read
+
+        async def warm(*_: object) -> None:
+            self.waits.append(asyncio.get_running_loop().create_future())
+            await self.waits[-1]
+
+        def cold(log_read: Any, *arguments: Any, may_wait: bool = True, **options: Any) -> Any:
+            if log_read is log and not may_wait:
+                raise BlockingIOError
+            return read(log_read, *arguments, may_wait=True, **options)
+
+        monkeypatch.setattr(fetches, "warm", warm)
+        monkeypatch.setattr(type(log), "read", cold)
+        world.replicas.fetches._read_ahead = object()  # type: ignore[assignment]
+
+
+def test_what_moves_while_an_answer_waits_for_the_device_is_for_the_next_fetch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = Consumer(world, BY_ID)
+    consumer.fetch(ALL)
+    consumer.fetch()
+    device = Device(world, monkeypatch)
+
+    async def main() -> None:
+        fields = fields_of(BY_ID, consumer.session, [], max_wait=60_000)
+        waiting = asyncio.ensure_future(world.answer(fetch, BY_ID, **fields))
+        await asyncio.sleep(0.01)
+        for topic in ("flights", "airports", "airports"):
+            world.append(topic, 0, b"late")
+            await asyncio.sleep(0.01)
+        assert len(device.waits) == 1
+        device.waits[0].set_result(None)
+        async with asyncio.timeout(10):
+            answer = await waiting
+        assert {each.topic_id for each in answer.responses} >= {FLIGHTS}
+        consumer.session = (answer.session_id, consumer.session[1] + 1)
+
+    asyncio.run(main())
+    assert "airports" in [each[0] for each in consumer.fetch([("flights", 0, 1)])]
+
+
+def test_a_session_that_is_taken_from_a_fetch_that_waits_ends_the_wait(world: World) -> None:
+    consumer = Consumer(world, BY_ID)
+    consumer.fetch(ALL)
+    consumer.fetch()
+
+    async def main() -> None:
+        fields = fields_of(BY_ID, consumer.session, [], max_wait=60_000)
+        waiting = asyncio.ensure_future(world.answer(fetch, BY_ID, **fields))
+        await asyncio.sleep(0.01)
+        world.services.fetch_sessions.remove(consumer.session[0])
+        async with asyncio.timeout(10):
+            assert (await waiting).responses == ()
+        assert world.replicas.delayed_operations == 0
+
+    asyncio.run(main())
+
+
+def test_sessions_of_clients_that_are_gone_hear_of_one_change_and_of_no_other(world: World) -> None:
+    changes = world.replicas.partition_replication.delayed_fetches
+    for _ in range(2):
+        consumer = Consumer(world, BY_ID)
+        consumer.fetch(ALL)
+        consumer.fetch()
+    assert len(changes._listeners[TopicPartition("airports", 0)]) == 2
+    world.append("airports", 0, b"late")
+    assert TopicPartition("airports", 0) not in changes._listeners
+
+
+def test_partitions_that_come_and_go_leave_nothing(world: World) -> None:
+    consumer = Consumer(world, BY_NAME)
+    consumer.fetch(ALL)
+    for number in range(5):
+        consumer.fetch([(f"none{number}", 0, 0)], [(f"none{number - 1}", 0)] if number else [])
+    consumer.fetch((), [("flights", 0)])
+    listened = world.replicas.partition_replication.delayed_fetches._listeners
+    assert set(listened) == {TopicPartition("flights", 1), TopicPartition("airports", 0)}
+
+
+def test_a_partition_that_is_named_and_forgotten_in_one_request_is_forgotten(world: World) -> None:
+    consumer = Consumer(world, BY_ID)
+    consumer.fetch(ALL)
+    consumer.fetch([("flights", 0, 0)], [("flights", 0)])
+    world.append("flights", 0, b"late")
+    assert consumer.fetch() == []
+
+
+def test_a_fetch_whose_session_another_connection_has_emptied_is_refused(world: World) -> None:
+    consumer = Consumer(world, BY_ID)
+    consumer.fetch(ALL[:1])
+    session_id, epoch = consumer.session
+
+    async def main() -> None:
+        fields = fields_of(BY_ID, (session_id, epoch), ALL[:1], max_wait=60_000)
+        waiting = asyncio.ensure_future(world.answer(fetch, BY_ID, **fields))
+        await asyncio.sleep(0.01)
+        await world.answer(fetch, BY_ID, **fields_of(BY_ID, (session_id, epoch + 1), [], [ALL[0][:2]]))
+        async with asyncio.timeout(10):
+            assert (await waiting).error_code is ErrorCode.invalid_fetch_session_epoch
+
+    asyncio.run(main())
 
 
 @given(st.data())

@@ -33,7 +33,10 @@ def start(cluster: Cluster, state: PartitionImage | None = None, racks: dict[int
     cluster.publish(replace(cluster.image, brokers=brokers, registrations=brokers))
     for node in cluster.nodes.values():
         node.services.metadata.config = SimpleNamespace(  # type: ignore[assignment]
-            replica_selector_class=RACK_AWARE_SELECTOR, fetch_max_bytes=1 << 20, replica_lag_time_max_ms=30_000
+            replica_selector_class=RACK_AWARE_SELECTOR,
+            fetch_max_bytes=1 << 20,
+            replica_lag_time_max_ms=30_000,
+            replica_fetch_wait_max_ms=500,
         )
 
 

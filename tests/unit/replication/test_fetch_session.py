@@ -149,7 +149,7 @@ def test_an_answer_without_a_watermark_is_told_every_time() -> None:
 
 
 def told(session: FetchSession[str], answers: list[Answer], *standing: str) -> list[int]:
-    return session.news(list(session.due), answers, lambda wanted, _: wanted in standing)
+    return session.news(list(session.due), answers, lambda _, wanted, __: wanted in standing)
 
 
 def test_a_partition_without_news_is_not_read_again_before_it_moves() -> None:
