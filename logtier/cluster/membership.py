@@ -113,9 +113,9 @@ class ClusterMembership:
             return
         self._has_left = True
         await self._balance.stop()
-        await _in_time(self._registrar.stop())
-        await _in_time(self._election.stop())
-        await _in_time(self._controller.stop())
+        await _in_time(self._registrar.stop)
+        await _in_time(self._election.stop)
+        await _in_time(self._controller.stop)
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
         """A config may allow an unclean election that none of the brokers' comings and goings asks for."""
@@ -138,9 +138,9 @@ class ClusterMembership:
         return config.unclean_leader_election_enable and any(each.leader == NO_BROKER for each in topic.partitions)
 
 
-async def _in_time(step: Coroutine[Any, Any, None]) -> None:
+async def _in_time(step: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         async with asyncio.timeout(LEAVE_S):
-            await step
+            await step()
     except TimeoutError:
         log.warning("the metadata store does not answer: the cluster learns of the stop by the end of the session")

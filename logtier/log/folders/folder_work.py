@@ -209,3 +209,10 @@ def _rename_all(disk: Disk, renames: Sequence[_Rename], failed: list[tuple[_Rena
             disk.rename(rename.path, rename.new_path)
         except OSError as error:
             failed.append((rename, error))
+    # The partition's next log may be made in another log folder: if a power loss took back the rename alone, the
+    # partition would have two, which keep a broker from starting.
+    for path, rename in {rename.directory.path: rename for rename in renames}.items():
+        try:
+            disk.fsync_directory(path)
+        except OSError as error:
+            failed.append((rename, error))
