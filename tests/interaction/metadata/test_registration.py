@@ -348,6 +348,7 @@ def test_a_broker_that_registers_all_the_same_is_not_admitted() -> None:
         await session.create(paths.broker_path(9), data, ephemeral=True)
         second = world.node(2)
         await second.start()
+        await world.until(lambda: 2 in first.image.brokers)
         assert set(first.image.brokers) == {1, 2}
 
     run(scenario)
