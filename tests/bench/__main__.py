@@ -25,6 +25,7 @@ from tests.bench.log_tier import (
     cluster_transactions,
     earlier,
     failover,
+    fetch_sessions,
     fresh,
     kernel_share,
     large_cluster,
@@ -110,6 +111,7 @@ PARTS: dict[str, Part] = {
     "message-queues": lambda f, o: message_queues.measure(f, o.messages(1_000_000), o.rounds(3)),
     "cold-reads": lambda f, o: latency.measure_beside_cold_reads(f, 5 if o.quick else 15, o.rounds(3)),
     "partitions": lambda f, o: scale.measure_partitions(f, 500 if o.quick else 5000, o.rounds(3)),
+    "fetch-sessions": lambda f, o: fetch_sessions.measure(f, o.partitions(2_000, 200), o.rounds(5)),
     "connections": lambda f, o: scale.measure_connections(f, 200 if o.quick else 2000, o.rounds(3)),
     "send-buffer": lambda f, o: send_buffer.measure(f, Load(o.messages(3_000_000)), o.rounds(14)),
     "restart": lambda f, o: restart.measure(f, 0.2 if o.quick else 10, o.rounds(3)),
@@ -147,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--drivers", default="java,python", help="java, python or both (default)")
     parser.add_argument("--messages", type=int, help="messages a round")
     parser.add_argument("--rounds", type=int, help="rounds that count")
-    parser.add_argument("--partitions", type=int, help="partitions of one broker, for the part `new-leaders`")
+    parser.add_argument("--partitions", type=int, help="partitions, for `new-leaders` and `fetch-sessions`")
     parser.add_argument("--earlier", type=Path, help="root folder of an earlier checkout, for the part `earlier`")
     given = parser.parse_args(arguments)
     drivers = given.drivers.split(",")
