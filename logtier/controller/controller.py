@@ -30,7 +30,7 @@ from headwater.logtier.controller.elections import (
 from headwater.logtier.controller.feature_state import FeatureUpdate
 from headwater.logtier.controller.leader_elections import LeaderElectionResult, plan_elect_leaders, plan_giving_way
 from headwater.logtier.controller.live_brokers import LiveBrokers
-from headwater.logtier.controller.office import applied_in_office, fenced, take_office
+from headwater.logtier.controller.office import applied_in_office, fenced, leave_office, take_office
 from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, plan_block
 from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
 from headwater.logtier.controller.reassignments import ReassignmentResult, WantedReplicas, plan_reassignments
@@ -55,7 +55,6 @@ from headwater.logtier.metadata.store import (
     ANY_VERSION,
     MULTI_BYTES_MAX,
     Check,
-    Delete,
     MetadataStoreError,
     Operation,
     SessionState,
@@ -159,12 +158,12 @@ class Controller:
         office = await take_office(self._store, self._follower, controller)
         if office is None or self._depositions != depositions:
             return False  # another broker is controller, or the session was suspended meanwhile
-        self._epoch, self._epoch_version = office
-        self._elected = True
         if beyond(SUPPORTED_FEATURES, self._cache.image.features) is not None:
             # The levels were raised while this broker started: it stops, and must not write in an earlier form.
-            await self.stop()
+            await leave_office(self._store, office[1])
             return False
+        self._epoch, self._epoch_version = office
+        self._elected = True
         return True
 
     def depose(self) -> None:
@@ -179,15 +178,7 @@ class Controller:
             if not self._elected:
                 return
             self._elected = False
-            resignation: list[Operation] = [
-                Check(paths.CONTROLLER_EPOCH, self._epoch_version),
-                Delete(paths.CONTROLLER),
-            ]
-            try:
-                await self._store.append(resignation)
-            except MetadataStoreError as error:
-                # The end of the session deletes the node, too, only later.
-                log.info("the controller could not resign: %s", error)
+            await leave_office(self._store, self._epoch_version)
 
     async def register_broker(
         self, broker_id: int, host: str, port: int, rack: str | None = None, endpoints: Sequence[Endpoint] = ()

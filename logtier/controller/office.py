@@ -1,14 +1,25 @@
 """The office of a controller: its writes are fenced by its epoch, and its waits end with it."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.change_list import ListMovedError, OrderedMetadataStore
 from headwater.logtier.metadata.follower import MetadataFollower
-from headwater.logtier.metadata.store import BadVersionError, Create, NodeExistsError, SetData
+from headwater.logtier.metadata.store import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MetadataStoreError,
+    NodeExistsError,
+    SetData,
+)
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -46,6 +57,15 @@ async def take_office(
             continue
         await _read_up_to(follower, number)
         return epoch, node.version + 1
+
+
+async def leave_office(store: OrderedMetadataStore, epoch_version: int) -> None:
+    """Resign; `epoch_version` is that of `take_office`."""
+    try:
+        await store.append([Check(paths.CONTROLLER_EPOCH, epoch_version), Delete(paths.CONTROLLER)])
+    except MetadataStoreError as error:
+        # The end of the session deletes the node, too, only later.
+        log.info("the controller could not resign: %s", error)
 
 
 async def _read_up_to(follower: MetadataFollower, number: int) -> None:

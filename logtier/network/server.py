@@ -524,9 +524,11 @@ class ClientConnection:
     def _send_answers(self) -> None:
         """Send the answers that are there, all in one system call."""
         parts, error = self._answers.take_ready()
-        if self._stream is not None and parts:
+        if self._stream is None:
+            return
+        if parts:
             self._stream.write(parts)
-        if self._stream is not None and error is not None:
+        if error is not None:
             self._fail(error)
         elif self.sasl is not None:
             self._follow_authentication()

@@ -7,7 +7,7 @@ from headwater.logtier.log.log import Log, LogSlice
 from headwater.logtier.protocol.fetch_response import FetchedPartition, RecordSlice, TaggedPartition
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.cold_reads import ColdRead
-from headwater.logtier.replication.partition import NO_LEADER_EPOCH, Partition
+from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
 
 
@@ -102,7 +102,8 @@ class DelayedFetch:
                     self._must_answer = True
                 self._size += readable.size - before
         else:
-            self._must_answer = self._has_news(partition, self._places[moved])
+            place = self._places[moved]
+            self._must_answer = self._wanted[place].has_news(partition, self._end_before(place))
         if self._must_answer or self._size >= self._bytes_min:
             self._answer()
             return True
@@ -113,19 +114,17 @@ class DelayedFetch:
         if self._is_answering or self.future.done():
             return True
         self._has_moved = True
-        if _has_news(self._reads.partition(moved.topic_partition), moved, moved.offset):
+        if moved.has_news(self._reads.partition(moved.topic_partition), moved.offset):
             self._answer()
             return True
         return False
 
-    def _has_news(self, partition: Partition[Log] | None, place: int) -> bool:
-        """Whether a partition without readable records has records or an error now."""
+    def _end_before(self, place: int) -> int:
+        """The end of the records of a partition without readable ones, when it was read."""
         wanted, found = self._wanted[place], self._fetched[place]
         if wanted.is_of_replica:
-            before = wanted.offset  # nothing is readable: it has reached the log end
-        else:
-            before = found.last_stable_offset if wanted.is_read_committed else found.high_watermark
-        return _has_news(partition, wanted, before)
+            return wanted.offset  # it has reached the log end
+        return found.last_stable_offset if wanted.is_read_committed else found.high_watermark
 
     def expire(self) -> None:
         """Complete in case C."""
@@ -147,22 +146,6 @@ class DelayedFetch:
             self.future.set_result(found)
         else:
             _pass_on(found, self.future)
-
-
-def _has_news(partition: Partition[Log] | None, wanted: FetchPartition, before: int) -> bool:
-    """Whether a partition has records or an error now; `before` was the end of its records."""
-    if (
-        partition is None
-        or not partition.may_serve(any_replica=wanted.is_from_any_replica)
-        or wanted.leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch)
-        or wanted.offset < partition.log.log_start_offset
-    ):
-        return True
-    if wanted.is_throttled:
-        return False  # its records are for a later fetch
-    bound = wanted.bound(partition)
-    # A last stable offset may rise and still not exceed the offset, after an earlier transaction ended.
-    return bound < before or (bound != before and bound > wanted.offset)
 
 
 class _Readable:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from headwater.logtier.protocol.fetch_response import FetchedPartition
 from headwater.logtier.replication.cold_reads import ColdRead, warm
 from headwater.logtier.replication.delayed_fetch import DelayedFetch, is_satisfied
 from headwater.logtier.replication.fetch_session import FetchSession
@@ -64,11 +63,26 @@ class Fetches:
             if (throttle := self._throttles.leader).is_active:
                 now_ms = self._clock.monotonic_ms()
                 wanted = throttled_fetch(throttle, wanted, follower.broker_id, self._reads.partition, now_ms)
+
+        def wanted_now() -> Sequence[FetchPartition]:
+            return wanted if due is None else due.read_again()
+
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
         fetched = self._reads.read(wanted, bytes_max, cold)
         if cold:
             return asyncio.ensure_future(
-                self._fetch_cold(cold, wanted, bytes_max, bytes_min, wait_ms_max, follower, due)
+                self._warmed(
+                    cold,
+                    lambda: self.fetch(
+                        wanted_now(),
+                        bytes_max=bytes_max,
+                        bytes_min=bytes_min,
+                        wait_ms_max=wait_ms_max,
+                        may_wait=True,
+                        follower=follower,
+                        due=due,
+                    ),
+                )
             )
         if follower is not None:
             self._replication.note_follower(follower, wanted, fetched)
@@ -79,9 +93,7 @@ class Fetches:
             fetched,
             bytes_min,
             self._reads,
-            lambda: self.fetch(
-                wanted if due is None else due.read_again(), bytes_max=bytes_max, bytes_min=0, wait_ms_max=0
-            ),
+            lambda: self.fetch(wanted_now(), bytes_max=bytes_max, bytes_min=0, wait_ms_max=0),
             may_wait=cold is None,
         )
         if operation.is_due:
@@ -94,36 +106,18 @@ class Fetches:
 
     def moves(self, session: FetchSession[FetchPartition]) -> SessionMoves:
         """Follow what moves in a session's partitions from now on."""
-        return SessionMoves(session, self._replication.delayed_fetches)
-
-    def stands(self, wanted: FetchPartition, answer: FetchedPartition, follower: FetchingFollower | None) -> bool:
-        """Whether a session need not read a partition again before it moves; `answer` is what it has just been told."""
-        return self._reads.stands(wanted, answer, None if follower is None else follower.broker_id)
+        return SessionMoves(session, self._reads, self._replication.delayed_fetches)
 
     @property
     def reads_all(self) -> bool:
         """Whether each fetch concerns all partitions: a throttle (KIP-73), or leaderships that a follower confirms."""
         return self._throttles.leader.is_active or self._replication.has_cut_off
 
-    async def _fetch_cold(
-        self,
-        cold: Sequence[ColdRead],
-        wanted: Sequence[FetchPartition],
-        bytes_max: int,
-        bytes_min: int,
-        wait_ms_max: int,
-        follower: FetchingFollower | None,
-        due: DuePartitions | None,
+    async def _warmed(
+        self, cold: Sequence[ColdRead], fetch: Callable[[], Fetched | asyncio.Future[Fetched]]
     ) -> Fetched:
+        """Fetch when what was not in memory is."""
         assert self._read_ahead is not None
         await warm(cold, self._read_ahead)
-        fetched = self.fetch(
-            wanted if due is None else due.read_again(),
-            bytes_max=bytes_max,
-            bytes_min=bytes_min,
-            wait_ms_max=wait_ms_max,
-            may_wait=True,
-            follower=follower,
-            due=due,
-        )
+        fetched = fetch()
         return fetched if isinstance(fetched, list) else await fetched

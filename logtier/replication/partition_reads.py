@@ -55,6 +55,21 @@ class FetchPartition(NamedTuple):
             return partition.last_stable_offset
         return partition.log.log_end_offset if self.is_of_replica else partition.high_watermark
 
+    def has_news(self, partition: Partition[Log] | None, before: int) -> bool:
+        """Whether a partition has records or an error for this reader now; `before` was the end of its records."""
+        if (
+            partition is None
+            or not partition.may_serve(any_replica=self.is_from_any_replica)
+            or self.leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch)
+            or self.offset < partition.log.log_start_offset
+        ):
+            return True
+        if self.is_throttled:
+            return False  # its records are for a later fetch
+        bound = self.bound(partition)
+        # A last stable offset may rise and still not exceed the offset, after an earlier transaction ended.
+        return bound < before or (bound != before and bound > self.offset)
+
 
 class FetchingFollower(NamedTuple):
     """The broker of a follower's fetch.
@@ -92,9 +107,7 @@ class PartitionReads:
             and not wanted.error_code
             and not answer.error_code
             and answer.__class__ is not TaggedPartition
-            and partition.may_serve(any_replica=wanted.is_from_any_replica)
-            and wanted.leader_epoch in (NO_LEADER_EPOCH, partition.leader_epoch)
-            and wanted.offset == wanted.bound(partition)
+            and not wanted.has_news(partition, wanted.offset)
             and answer.high_watermark == partition.high_watermark
             and answer.log_start_offset == partition.log.log_start_offset
             and (follower_id is None or follower_id in partition.isr)

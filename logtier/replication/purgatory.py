@@ -55,11 +55,6 @@ class Watch:
         self._is_over = False
         self._timer: Timer | None = None
 
-    @property
-    def keys(self) -> tuple[TopicPartition, ...]:
-        """The partitions under which it is listed."""
-        return self._keys
-
     def arm(self, call_later: CallLater, timeout_s: float) -> None:
         """Start the timeout."""
         self._timer = call_later(timeout_s, self._expire)
@@ -109,19 +104,13 @@ class Purgatory:
         """Add an operation until it completes; the caller has checked that it cannot complete yet.
 
         Args:
-            keys: The partitions of the operation, each once.
+            keys: The partitions of the operation, each once; none if a listener checks it, which hears of all of them.
             timeout_s: None for no timeout.
         """
-        assert keys
-        return self._add(Watch(self, operation, tuple(keys)), timeout_s)
-
-    def hold(self, operation: DelayedOperation, timeout_s: float) -> Watch:
-        """Add an operation that a listener checks, which hears of all its partitions."""
-        return self._add(Watch(self, operation, ()), timeout_s)
-
-    def _add(self, watch: Watch, timeout_s: float | None) -> Watch:
+        assert keys or timeout_s is not None
+        watch = Watch(self, operation, tuple(keys))
         self._count += 1
-        for key in watch.keys:
+        for key in keys:
             self._watches.setdefault(key, {})[watch] = None
         if timeout_s is not None:
             watch.arm(self._call_later, timeout_s)

@@ -82,7 +82,6 @@ class ReplicaManager:
         log_manager.on_offline = self._take_offline
         #: Fetches of several partitions, which may wait.
         self.fetches = Fetches(self._reads, self.partition_replication, self.throttles, clock, read_ahead)
-        self.fetch = self.fetches.fetch
         #: The log folders, and moves between them.
         self.log_dirs = LogDirs(log_manager, self, clock)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from headwater.logtier.protocol.fetch_response import FetchedPartition
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.delayed_fetch import DelayedFetch
 from headwater.logtier.replication.fetch_session import FetchSession, PartitionKey
-from headwater.logtier.replication.partition_reads import Fetched, FetchPartition
+from headwater.logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
 from headwater.logtier.replication.purgatory import Purgatory, Watch
 
 
@@ -22,8 +23,9 @@ class SessionMoves:
     Invariant: it listens to each partition that stands, under the name that its request has at present.
     """
 
-    def __init__(self, session: FetchSession[FetchPartition], changes: Purgatory) -> None:
+    def __init__(self, session: FetchSession[FetchPartition], reads: PartitionReads, changes: Purgatory) -> None:
         self._session = session
+        self._reads = reads
         self._changes = changes
         self._keys: dict[TopicPartition, PartitionKey] = {}
         self._waiting: tuple[DelayedFetch, Watch] | None = None
@@ -31,10 +33,20 @@ class SessionMoves:
         self._listener = self._moved
         session.moves = self
 
-    def stand(self, key: PartitionKey, topic_partition: TopicPartition) -> None:
-        """Listen to a partition that begins to stand."""
-        self._keys[topic_partition] = key
-        self._changes.listen(topic_partition, self._listener)
+    def begins_to_stand(
+        self, key: PartitionKey, wanted: FetchPartition, answer: FetchedPartition, follower_id: int | None
+    ) -> bool:
+        """Listen to a partition, if it need not be read before it moves; return whether that is so.
+
+        Args:
+            answer: What the session is told of it now.
+            follower_id: The broker of a follower's session, None for a consumer's.
+        """
+        if not self._reads.stands(wanted, answer, follower_id):
+            return False
+        self._keys[wanted.topic_partition] = key
+        self._changes.listen(wanted.topic_partition, self._listener)
+        return True
 
     def leave(self, key: PartitionKey) -> None:
         """Listen no longer to a partition that is due, or leaves the session."""
@@ -61,10 +73,7 @@ class SessionMoves:
         if self._is_over:
             operation.expire()
             return operation.future
-        if operation.partitions:
-            watch = self._changes.watch(operation, operation.partitions, timeout_s)
-        else:
-            watch = self._changes.hold(operation, timeout_s)
+        watch = self._changes.watch(operation, operation.partitions, timeout_s)
         waiting = self._waiting = operation, watch
 
         def over(_: asyncio.Future[Fetched]) -> None:

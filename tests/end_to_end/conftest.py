@@ -29,8 +29,20 @@ class Headwater:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, *arguments: str, stop_at: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command. With `stop_at`, SIGTERM is sent when a line of stderr holds that text."""
+    def __call__(
+        self,
+        *arguments: str,
+        stop_at: str = "",
+        on_line: Callable[[str], None] = lambda _: None,
+        within_s: float = RUN_SECONDS_MAX,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command.
+
+        Args:
+            stop_at: SIGTERM is sent when a line of stderr holds this text.
+            on_line: Called with each line of stderr, as it comes.
+            within_s: Seconds after which it is killed.
+        """
         with subprocess.Popen(
             [sys.executable, "-P", "-m", "headwater", *arguments],
             cwd=self._folder,
@@ -39,7 +51,7 @@ class Headwater:
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
-            timer = threading.Timer(RUN_SECONDS_MAX, process.kill)
+            timer = threading.Timer(within_s, process.kill)
             timer.start()
             try:
                 told = []
@@ -47,6 +59,7 @@ class Headwater:
                 assert process.stdout is not None
                 for line in process.stderr:
                     told.append(line)
+                    on_line(line)
                     if stop_at and stop_at in line:
                         process.send_signal(signal.SIGTERM)
                 out = process.stdout.read()

@@ -105,7 +105,7 @@ def _begin_session(request: Any, context: RequestContext) -> list[Part] | asynci
         session.metadata = image
         session.is_read_committed = _is_read_committed(request)
         moves = services.replica_manager.fetches.moves(session)
-        session.news(list(asked), fetched, _stands(moves, request, context))
+        session.news(list(asked), fetched, _stands(moves, request))
         return _encode(wanted, fetched, context, session.id)
 
     return _fetch(wanted, respond, request, context)
@@ -122,32 +122,30 @@ def _go_on(
     for key in (*(key for key, _ in changed), *forgotten):
         moves.leave(key)
     session.update(changed, forgotten)
+    epoch = session.advance()
     if not session.partitions:
-        session.advance()
         services.fetch_sessions.remove(session.id)
         return _encode((), [], context)
     if len(session.partitions) > SESSION_PARTITIONS_MAX:
-        session.advance()
         services.fetch_sessions.remove(session.id)
         return _refuse(ErrorCode.fetch_session_id_not_found, context)
     image = services.metadata.image
     is_read_committed = _is_read_committed(request)
-    if session.metadata is not image or session.is_read_committed != is_read_committed:
+    is_outdated = session.metadata is not image or session.is_read_committed != is_read_committed
+    if is_outdated:
         session.replace_wanted(lambda each: _resolved(each, image, is_read_committed))
         session.metadata = image
         session.is_read_committed = is_read_committed
         moves.leave_all()
-        session.read_all(services.clock.monotonic_ms())
     services.fetch_sessions.touch(session, services.clock.now_ms())
-    epoch = session.advance()
     # Bytes are counted, followers elsewhere found, and throttles kept over all partitions.
     selects = bool(getattr(request, "rack_id", "")) and bool(services.metadata.config.replica_selector_class)
     reads_all = fetches.reads_all or request.min_bytes > 1 or selects
     now_ms = services.clock.monotonic_ms()
-    if reads_all or now_ms - session.read_ms >= _read_all_ms(context):
+    if is_outdated or reads_all or now_ms - session.read_ms >= _read_all_ms(context):
         session.read_all(now_ms)
     due = DuePartitions(session, moves, lambda wanted: _permitted(wanted, request, context))
-    stands = _stands(moves, request, context)
+    stands = _stands(moves, request)
 
     def respond(fetched: Fetched) -> list[Part]:
         if session.epoch != epoch:
@@ -168,19 +166,9 @@ def _read_all_ms(context: RequestContext) -> int:
     return min(READ_ALL_MS, max(0, config.replica_lag_time_max_ms - config.replica_fetch_wait_max_ms) // 10)
 
 
-def _stands(
-    moves: SessionMoves, request: Any, context: RequestContext
-) -> Callable[[PartitionKey, FetchPartition, FetchedPartition], bool]:
-    fetches = context.services.replica_manager.fetches
-    follower = _follower(request) if _is_of_replica(request) else None
-
-    def stands(key: PartitionKey, wanted: FetchPartition, answer: FetchedPartition) -> bool:
-        if not fetches.stands(wanted, answer, follower):
-            return False
-        moves.stand(key, wanted.topic_partition)
-        return True
-
-    return stands
+def _stands(moves: SessionMoves, request: Any) -> Callable[[PartitionKey, FetchPartition, FetchedPartition], bool]:
+    follower_id = _replica_id(request) if _is_of_replica(request) else None
+    return lambda key, wanted, answer: moves.begins_to_stand(key, wanted, answer, follower_id)
 
 
 def _throttling(respond: _Respond, session_id: int, context: RequestContext) -> _Respond:
@@ -235,7 +223,7 @@ def _fetch(
     elif follower is None and services.quotas.is_active and _replica_id(request) == CONSUMER:
         bytes_max = services.quotas.fetch_bytes_max(context.user, context.client_id or "", bytes_max)
         respond = _throttling(respond, session_id, context)
-    fetched = services.replica_manager.fetch(
+    fetched = services.replica_manager.fetches.fetch(
         wanted,
         bytes_max=bytes_max,
         bytes_min=min(request.min_bytes, bytes_max),

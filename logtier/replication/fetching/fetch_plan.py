@@ -138,10 +138,10 @@ class FetchPlan:
 
     # -- questions
 
-    def is_told(self, followed: FollowedPartition) -> bool:
-        """Whether the last planned request asks for a partition."""
-        told = self._told.get((followed.topic_id, followed.topic_partition.partition))
-        return told is not None and told[0] is followed
+    def is_told(self, key: TopicPartition) -> bool:
+        """Whether the last planned request asks for a partition that is followed."""
+        told = self._told.get(_session_key(self._followed[key]))
+        return told is not None and self._is_current(told[0])
 
     def asked(self, topic_id: UUID, index: int) -> tuple[FollowedPartition, ReplicaFetchPartition] | None:
         """Return the question of an answer; None if nobody waits for it any more."""
@@ -152,22 +152,17 @@ class FetchPlan:
         """Plan the next request; None if there is nothing to ask until an event or the end of `wait_ms`."""
         if now_ms < self._resumes_ms:
             return None
-        if len(self._gone) > POSITIONS_MAX:
+        for key in [key for key, until_ms in self._paused_until_ms.items() if until_ms <= now_ms]:
+            del self._paused_until_ms[key]
+            self._touched[key] = None
+        if len(self._gone) > POSITIONS_MAX or self._has_returned():
             self.restart()
         if self._epoch == INITIAL_EPOCH:
-            self._told.clear()
-            self._gone.clear()
-        if self._gone and any(self._session_key(key) in self._gone for key in self._touched):
-            # One request cannot both end and begin a partition, and the leader would not tell again what it has told.
-            self.restart()
             self._told.clear()
             self._gone.clear()
         if self._epoch == INITIAL_EPOCH or now_ms - self._refreshed_ms >= REFRESH_MS:
             self._refreshed_ms = now_ms
             self._touched.update(dict.fromkeys(self._followed))
-        for key in [key for key, until_ms in self._paused_until_ms.items() if until_ms <= now_ms]:
-            del self._paused_until_ms[key]
-            self._touched[key] = None
         changed: dict[UUID, list[ReplicaFetchPartition]] = {}
         room = POSITIONS_MAX
         for key in list(self._touched):
@@ -193,8 +188,12 @@ class FetchPlan:
         """Whether a partition is left out of the fetches until it is released."""
         return self._is_current(followed) and followed.topic_partition in self._held
 
-    def _session_key(self, key: TopicPartition) -> _SessionKey:
-        return self._followed[key].topic_id, key.partition
+    def _has_returned(self) -> bool:
+        """Whether a partition is asked for again before the leader has heard that it left the session.
+
+        One request cannot both end and begin it, and what the leader has told it would not tell again.
+        """
+        return bool(self._gone) and any(_session_key(self._followed[key]) in self._gone for key in self._touched)
 
     def _is_current(self, followed: FollowedPartition) -> bool:
         return self._followed.get(followed.topic_partition) is followed
@@ -219,16 +218,19 @@ class FetchPlan:
         if position is None:
             self._forget(followed)
             return False
-        session_key = (followed.topic_id, key.partition)
+        session_key = _session_key(followed)
         told = self._told.get(session_key)
         if told is None or told[0] is not followed or told[1] != position:
             self._told[session_key] = (followed, position)
-            self._gone.pop(session_key, None)
             changed.setdefault(followed.topic_id, []).append(position)
             return True
         return False
 
     def _forget(self, followed: FollowedPartition) -> None:
-        session_key = (followed.topic_id, followed.topic_partition.partition)
+        session_key = _session_key(followed)
         if self._told.pop(session_key, None) is not None:
             self._gone[session_key] = None
+
+
+def _session_key(followed: FollowedPartition) -> _SessionKey:
+    return followed.topic_id, followed.topic_partition.partition

@@ -79,7 +79,7 @@ class LeaderFetcher:
         #: The leader's high watermarks, as its last answers tell them.
         self._watermarks: dict[TopicPartition, int] = {}
         #: Partitions that another fetcher fetches until this one does, and what ends that.
-        self._awaited: dict[TopicPartition, tuple[FollowedPartition, Callable[[], None]]] = {}
+        self._awaited: dict[TopicPartition, Callable[[], None]] = {}
         self._is_asking = False
         self._news = asyncio.Event()
         self._tasks = SpawnedTasks("replica fetchers")
@@ -97,25 +97,23 @@ class LeaderFetcher:
     # -- events
 
     def follow(self, followed: FollowedPartition, taken_over: Callable[[], None] | None = None) -> None:
-        """Fetch a partition from now on.
+        """Fetch a partition from now on that is not fetched here.
 
         Args:
             taken_over: Called once, when a request asks for the partition or it is no longer followed here: until then
                 another fetcher may fetch it.
         """
-        self.unfollow(followed.topic_partition)
         self._plan.follow(followed)
         if taken_over is not None:
-            self._awaited[followed.topic_partition] = followed, taken_over
+            self._awaited[followed.topic_partition] = taken_over
         self._news.set()
 
     def unfollow(self, key: TopicPartition) -> None:
         """Fetch a partition no longer."""
         self._plan.unfollow(key)
         self._watermarks.pop(key, None)
-        awaited = self._awaited.pop(key, None)
-        if awaited is not None:
-            awaited[1]()
+        if (taken_over := self._awaited.pop(key, None)) is not None:
+            taken_over()
 
     def settled(self, key: TopicPartition) -> None:
         """Fetch a truncated partition again."""
@@ -186,10 +184,8 @@ class LeaderFetcher:
 
     def _take_over(self) -> None:
         """End the fetches elsewhere of what the planned request asks for."""
-        for key, (followed, taken_over) in list(self._awaited.items()):
-            if self._plan.is_told(followed):
-                del self._awaited[key]
-                taken_over()
+        for key in [key for key in self._awaited if self._plan.is_told(key)]:
+            self._awaited.pop(key)()
 
     def _position(self, followed: FollowedPartition, bytes_max: int, now_ms: int) -> ReplicaFetchPartition | int | None:
         """Return where to fetch a partition; a throttled one that is not exempt pauses while the quota is exceeded."""

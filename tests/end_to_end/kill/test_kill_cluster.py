@@ -12,7 +12,6 @@ import queue
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -218,7 +217,9 @@ class Killer:
 Row = dict[str, Any]
 
 
-def test_the_flights_come_out_as_computed_though_brokers_are_killed(cluster: FaultyCluster, tmp_path: Path) -> None:
+def test_the_flights_come_out_as_computed_though_brokers_are_killed(
+    cluster: FaultyCluster, headwater: Any, tmp_path: Path
+) -> None:
     """Counts over windows with state in checkpoints, a ranking, and an archive, beside a computation without Spark."""
     print(f"\nKILL_SEED={SEED} KILL_ROUNDS={ROUNDS}")
     servers = cluster.bootstrap_servers
@@ -234,7 +235,7 @@ def test_the_flights_come_out_as_computed_though_brokers_are_killed(cluster: Fau
         for number in range(runs):
             part = table.slice(number * size, size)
             produce(servers, "flights", flights.records(part), lambda count: None)
-            run_flights(servers, tmp_path, batch, killer.stage_began)
+            run_flights(headwater, servers, tmp_path, batch, killer.stage_began)
             killer.await_kills(ROUNDS * (number + 1) // runs)
     killer.await_kills(ROUNDS)
     print(f"{killer.kills} brokers killed in {runs} runs")
@@ -242,35 +243,20 @@ def test_the_flights_come_out_as_computed_though_brokers_are_killed(cluster: Fau
     assert flight_faults(table.to_pylist(), found, delta_rows(tmp_path / "lake" / "flights")) == []
 
 
-def run_flights(servers: str, folder: Path, batch: int, stage_began: Callable[[str], None]) -> None:
+def run_flights(headwater: Any, servers: str, folder: Path, batch: int, stage_began: Callable[[str], None]) -> None:
     """Process what is there, as a user does who starts the demo's pipeline; `stage_began` hears of each stage."""
     variables = {"data": flights.data_folder(), "lake": str(folder / "lake"), "most": str(batch)}
     options = [option for name, value in variables.items() for option in ("--set", f"{name}={value}")]
     options += [option for conf in SPARK for option in ("--conf", conf)]
     command = ["pipeline", "run", conf_file("pipelines", "flights.yaml"), "-b", servers, "--once"]
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "headwater", *command, "--state", str(folder / "state"), *options],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as run:
-        timer = threading.Timer(END_S, run.kill)
-        timer.start()
-        try:
-            told = []
-            assert run.stderr is not None
-            for line in run.stderr:
-                told.append(line)
-                stage, _, told_of_it = line.partition(": ")
-                if told_of_it.startswith(("running", "batch ")):
-                    stage_began(stage)
-            code = run.wait()
-        finally:
-            timer.cancel()
-            run.kill()
-    assert code == 0, "".join(told)
+
+    def on_line(line: str) -> None:
+        stage, _, told_of_it = line.partition(": ")
+        if told_of_it.startswith(("running", "batch ")):
+            stage_began(stage)
+
+    done = headwater(*command, "--state", str(folder / "state"), *options, on_line=on_line, within_s=END_S)
+    assert done.returncode == 0, done.stderr
 
 
 def values_of(servers: str, topic: str) -> list[Row]:

@@ -177,7 +177,7 @@ class World:
 
     def fetch(self, *, wait_ms: int = 0, offset: int = 0) -> Any:
         wanted = [FetchPartition(P0, None, offset, 1_000_000, is_read_committed=True)]
-        return self.replicas.fetch(wanted, bytes_max=1_000_000, bytes_min=1, wait_ms_max=wait_ms)
+        return self.replicas.fetches.fetch(wanted, bytes_max=1_000_000, bytes_min=1, wait_ms_max=wait_ms)
 
     def call(self, handler: Any, version: int, **fields: Any) -> Any:
         tree = handler.handle(SimpleNamespace(**fields), self.context(handler.API_KEY, version))

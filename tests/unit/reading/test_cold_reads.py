@@ -152,7 +152,7 @@ class Node:
 
     async def fetch(self, offset: int, bytes_max: int, *, committed: bool = False) -> Fetched:
         wanted = FetchPartition(P0, None, offset, bytes_max, is_read_committed=committed)
-        found = self.replicas.fetch([wanted], bytes_max=bytes_max, bytes_min=1, wait_ms_max=0)
+        found = self.replicas.fetches.fetch([wanted], bytes_max=bytes_max, bytes_min=1, wait_ms_max=0)
         return found if isinstance(found, list) else await found
 
 
@@ -203,7 +203,7 @@ def test_what_is_in_memory_is_fetched_at_once(node: Node, ahead: ReadAhead) -> N
         node.reopen(ahead)
         first = await node.fetch(50, 500)
         wanted = FetchPartition(P0, None, 50, 500)
-        again = node.replicas.fetch([wanted], bytes_max=500, bytes_min=1, wait_ms_max=0)
+        again = node.replicas.fetches.fetch([wanted], bytes_max=500, bytes_min=1, wait_ms_max=0)
         assert isinstance(again, list)
         assert shown(again) == shown(first)
 
@@ -214,7 +214,7 @@ def test_a_fetch_whose_client_goes_away_is_given_up(node: Node, ahead: ReadAhead
     async def scenario() -> None:
         node.reopen(ahead)
         wanted = FetchPartition(P0, None, 20, 500)
-        fetching = node.replicas.fetch([wanted], bytes_max=500, bytes_min=1_000, wait_ms_max=60_000)
+        fetching = node.replicas.fetches.fetch([wanted], bytes_max=500, bytes_min=1_000, wait_ms_max=60_000)
         assert not isinstance(fetching, list)
         await asyncio.sleep(0)
         fetching.cancel()
@@ -233,7 +233,7 @@ def test_a_fetch_that_waited_is_answered_by_another_thread_if_its_records_are_no
         for is_client_there in (False, True):
             segment = log.segments[-1]
             wanted = FetchPartition(P0, None, segment.base_offset, 1_000_000)
-            waiting = node.replicas.fetch([wanted], bytes_max=1_000_000, bytes_min=2_000, wait_ms_max=60_000)
+            waiting = node.replicas.fetches.fetch([wanted], bytes_max=1_000_000, bytes_min=2_000, wait_ms_max=60_000)
             assert not isinstance(waiting, list)
             while not node.replicas.delayed_operations:  # noqa: ASYNC110 (another thread decides)
                 await asyncio.sleep(0)

@@ -112,7 +112,7 @@ class ReplicasOnDisk:
     def fetch(
         self, wanted: Sequence[FetchPartition], bytes_min: int, *, bytes_max: int = LARGE, wait_ms: int = 3_600_000
     ) -> Fetched | asyncio.Future[Fetched]:
-        return self.replicas.fetch(wanted, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms)
+        return self.replicas.fetches.fetch(wanted, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms)
 
     def waiting(
         self, wanted: Sequence[FetchPartition], bytes_min: int, *, bytes_max: int = LARGE, wait_ms: int = 3_600_000
@@ -124,7 +124,7 @@ class ReplicasOnDisk:
 
     def read(self, wanted: Sequence[FetchPartition], bytes_max: int = LARGE) -> Fetched:
         """The same, without a wait."""
-        found = self.replicas.fetch(wanted, bytes_max=bytes_max, bytes_min=0, wait_ms_max=0)
+        found = self.replicas.fetches.fetch(wanted, bytes_max=bytes_max, bytes_min=0, wait_ms_max=0)
         assert isinstance(found, list)
         return found
 

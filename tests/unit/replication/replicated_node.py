@@ -177,7 +177,7 @@ class ReplicatedNode:
 
     def fetch(self, offset: int, *, wait_ms: int = 0, is_of_replica: bool = False) -> Any:
         wanted = [FetchPartition(P0, None, offset, 1_000_000, is_of_replica=is_of_replica)]
-        return self.replicas.fetch(wanted, bytes_max=1_000_000, bytes_min=1, wait_ms_max=wait_ms)
+        return self.replicas.fetches.fetch(wanted, bytes_max=1_000_000, bytes_min=1, wait_ms_max=wait_ms)
 
     def close(self) -> None:
         self.replicas.partition_replication.stop()

@@ -119,7 +119,7 @@ class World:
 
     def fetch(self, offset: int = 0, *topic_partitions: TopicPartition) -> list[ErrorCode]:
         wanted = [FetchPartition(each, None, offset, 1_000_000) for each in topic_partitions or (P0,)]
-        found = self.replicas.fetch(wanted, bytes_max=1_000_000, bytes_min=0, wait_ms_max=0)
+        found = self.replicas.fetches.fetch(wanted, bytes_max=1_000_000, bytes_min=0, wait_ms_max=0)
         assert isinstance(found, list)
         return [each.error_code for each in found]
 
@@ -179,7 +179,7 @@ def test_a_producer_does_not_get_the_read_error_of_a_fetch_that_it_wakes(world: 
             world.append()
         # The append begins a segment: the second one's records are all it gets, and lie on the disk.
         wanted = [FetchPartition(P0, None, 10, 1_000_000), FetchPartition(P0, None, 6, 10)]
-        waiting = world.replicas.fetch(wanted, bytes_max=1_000_000, bytes_min=1_000_000, wait_ms_max=60_000)
+        waiting = world.replicas.fetches.fetch(wanted, bytes_max=1_000_000, bytes_min=1_000_000, wait_ms_max=60_000)
         assert not isinstance(waiting, list)
         world.disk.failing = {"pread": BROKEN}
         assert world.append() == 10
@@ -247,7 +247,7 @@ def test_a_fetch_that_waits_is_answered_when_its_topic_goes(world: World) -> Non
     async def scenario() -> None:
         world.create(FIRST, partitions=2)
         wanted = [FetchPartition(each, None, 0, 1_000) for each in (P0, P1)]
-        waiting = world.replicas.fetch(wanted, bytes_max=1_000, bytes_min=1, wait_ms_max=60_000)
+        waiting = world.replicas.fetches.fetch(wanted, bytes_max=1_000, bytes_min=1, wait_ms_max=60_000)
         assert not isinstance(waiting, list)
         world.delete()
         world.create(SECOND, partitions=2)

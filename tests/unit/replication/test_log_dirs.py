@@ -81,7 +81,7 @@ class Node:
 
     def fetch(self, partition: int, topic: str = "flights") -> ErrorCode:
         wanted = [FetchPartition(TopicPartition(topic, partition), None, 0, 1_000)]
-        found = self.replicas.fetch(wanted, bytes_max=1_000, bytes_min=0, wait_ms_max=0)
+        found = self.replicas.fetches.fetch(wanted, bytes_max=1_000, bytes_min=0, wait_ms_max=0)
         assert isinstance(found, list)
         return found[0].error_code
 
@@ -139,7 +139,7 @@ def test_a_failed_folder_goes_offline_and_the_rest_serves_on(
     else:
         wanted = [FetchPartition(TopicPartition("flights", failed[0]), None, 1, 1_000)]
         node.logs.logs[TopicPartition("flights", failed[0])].segments[-1].release()
-        node.replicas.fetch(wanted, bytes_max=1_000, bytes_min=0, wait_ms_max=0)
+        node.replicas.fetches.fetch(wanted, bytes_max=1_000, bytes_min=0, wait_ms_max=0)
     disk.failing = {}
     offline = [record for record in caplog.records if "is offline" in record.message]
     assert len(offline) == 1
@@ -230,7 +230,7 @@ def test_fetches_that_wait_are_answered_when_their_folder_fails(start: Start) ->
         node.create(partitions=3)
         [partition] = node.in_folder(node.logs.directories[2].path)
         wanted = [FetchPartition(TopicPartition("flights", partition), None, 0, 1_000)]
-        waiting = node.replicas.fetch(wanted, bytes_max=1_000, bytes_min=1, wait_ms_max=60_000)
+        waiting = node.replicas.fetches.fetch(wanted, bytes_max=1_000, bytes_min=1, wait_ms_max=60_000)
         assert not isinstance(waiting, list)
         node.logs.directories[2].health.fail("unplugged")
         assert (await waiting)[0].error_code is STORAGE_ERROR

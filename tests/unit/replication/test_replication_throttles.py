@@ -133,7 +133,7 @@ def fetch(
 ) -> Any:
     offsets = {P0: offset, P1: offset if other is None else other}
     wanted = [FetchPartition(key, None, each, 100_000, is_of_replica=True) for key, each in offsets.items()]
-    fetched = node.replicas.fetch(
+    fetched = node.replicas.fetches.fetch(
         wanted,
         bytes_max=1_000_000,
         bytes_min=bytes_min,
