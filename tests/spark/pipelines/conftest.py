@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from headwater.api.topic_admin import TopicAdmin
 from headwater.cli.pipeline.topic_creation import topics_creator
 from headwater.pipelines.engine.runner import Runner, RunOptions, RunResult
-from headwater.pipelines.spark.session import JAVA_OPTIONS_CONF, LOCAL_MASTER, close_session, open_session
+from headwater.pipelines.spark.session import LOCAL_MASTER, close_session, open_session
 from headwater.pipelines.validation.pipeline_file import load
 from tests.conftest import BrokerProcess
 from tests.spark.registry_process import registry, schemas
@@ -36,9 +36,6 @@ FEW_ROWS = {
     # For each operation on a column, PySpark otherwise notes the line of Python that calls it: 0.5 ms, thousands of
     # times in a test.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # With the quick compiler alone (`setup/slow_tests.py`) the JVM has 48 MB for compiled code, which these tests fill:
-    # code was evicted and compiled again.
-    JAVA_OPTIONS_CONF: "-XX:ReservedCodeCacheSize=240m",
 }
 
 

@@ -49,9 +49,12 @@ def test_workers_are_reached_by_sockets_that_only_this_user_may_reach(delta_spar
     assert any(stat.S_ISSOCK(path.stat().st_mode) for path in Path(folder).iterdir())
 
 
-def test_nothing_of_the_sockets_is_left_when_the_session_is_closed(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory() as short:  # else the path of a socket may be too long
-        environment = os.environ | {"TMPDIR": short, "PYTHONSAFEPATH": "1"}
+@pytest.mark.parametrize("has_room", [True, False])
+def test_nothing_of_the_sockets_is_left_when_the_session_is_closed(tmp_path: Path, has_room: bool) -> None:
+    with tempfile.TemporaryDirectory() as short:
+        folder = Path(short) if has_room else Path(short) / ("x" * 80)  # too long for the path of a socket: TCP
+        folder.mkdir(exist_ok=True)
+        environment = os.environ | {"TMPDIR": str(folder), "PYTHONSAFEPATH": "1"}
         command = [sys.executable, "-c", OPEN_AND_CLOSE, str(tmp_path / "spark.log")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout == "3 True []\n", done.stderr
+    assert done.stdout == f"3 {has_room} []\n", done.stderr
