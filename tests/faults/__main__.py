@@ -24,7 +24,7 @@ def main() -> int:
     options = parser.parse_args()
     end_s = time.monotonic() + 60 * options.minutes
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**32)
-    acknowledged = moved = faults = hangs = 0
+    acknowledged = moved = copied = faults = hangs = 0
     while (left_s := end_s - time.monotonic()) > 0:
         print(f"seed {seed}", flush=True)
         with tempfile.TemporaryDirectory(prefix="hw-faults-") as folder:
@@ -37,13 +37,17 @@ def main() -> int:
                 return 1
         acknowledged += outcome.acknowledged
         moved += outcome.moved
+        copied += outcome.copied
         hangs += outcome.hangs
         faults += len(outcome.faults)
         if outcome.anomalies:
             print("\n".join(outcome.anomalies))
             return 1
         seed += 1
-    print(f"{faults} faults, {acknowledged} acknowledged records, {moved} moved in transactions, no anomaly")
+    print(
+        f"{faults} faults, {acknowledged} acknowledged records, {moved} moved and {copied} copied in transactions, "
+        "no anomaly"
+    )
     if hangs:
         print(f"{hangs} clients hung in librdkafka, and others took their place")
     return 0

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 #: Records a second of one producer: enough for batches, few enough to read all of them back at the end.
-RATE = 400
+RATE = 250
 #: Longer than any fault: what a producer was not told is never sent twice by the test itself.
 DELIVERY_TIMEOUT_MS = 600_000
 KEYS = 7
@@ -55,6 +55,10 @@ class NumberProducer:
 
     def start(self) -> None:
         self._thread.start()
+
+    def keys_acknowledged(self) -> int:
+        """Number of keys of which a record was acknowledged."""
+        return len({each.value.partition(b":")[0] for each in tuple(self.acknowledged)})
 
     def finish(self, limit_s: float) -> int:
         """Send no more; wait for the acknowledgements; return how many are missing."""

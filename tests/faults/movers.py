@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -19,6 +20,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 GROUP = "movers"
 RECORDS_MAX = 500
 TRANSACTION_TIMEOUT_MS = 30_000
+#: Part of the transactions that are aborted when all their records are in the log.
+ABORTED = 0.1
 REQUEST_S = 20.0
 #: librdkafka 2.10 and later never return from send_offsets_to_transaction after a re-bootstrap (its issue 5511), and
 #: sometimes without one.
@@ -113,6 +116,7 @@ class MoverLoop:
         self.name = name
         self._bootstrap_servers = bootstrap_servers
         self._source, self._target = source, target
+        self._chance = random.Random()
         self._ending = threading.Event()
         threading.Thread(target=self._await_end, daemon=True).start()
 
@@ -187,6 +191,11 @@ class MoverLoop:
             assert partition is not None
             assert offset is not None
             ends[topic, partition] = offset + 1
+        if self._chance.random() < ABORTED:
+            producer.flush(REQUEST_S)
+            producer.abort_transaction(REQUEST_S)
+            _go_back(consumer)
+            return
         offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
         producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), REQUEST_S)
         while True:

@@ -16,6 +16,7 @@ from tests.faults.links import Links
 from tests.stopped_process import stop as stop_threads
 from tests.zookeeper import ServerOptions, ZooKeeperServer
 
+_ROOT = Path(__file__).resolve().parents[2]
 #: Short, so that a minute sees several elections; two ticks are the least.
 SESSION_S = 4.0
 TICK_MS = 1000
@@ -26,9 +27,13 @@ STOP_S = 60
 class BrokerProcess:
     """A broker that keeps its folder and its port from one process to the next."""
 
-    def __init__(self, folder: Path, node_id: int, properties: Mapping[str, object]) -> None:
+    def __init__(
+        self, folder: Path, node_id: int, properties: Mapping[str, object], *, slow_disk: bool = False
+    ) -> None:
         self.node_id = node_id
         self.data = folder / f"broker-{node_id}"
+        #: Its disk is slow while this file exists.
+        self._slowness = folder / f"broker-{node_id}.slow" if slow_disk else None
         self.port = free_port()
         #: Port of the listener for brokers, which others reach through a proxy.
         self.inside_port = free_port()
@@ -68,7 +73,11 @@ class BrokerProcess:
         """Start a process; it may not serve yet."""
         assert not self.is_running
         environment = {**os.environ, "HEADWATER_LOG_LEVEL": "INFO"}
-        command = [sys.executable, "-P", "-m", "headwater", "broker", "--config", str(self._config)]
+        program = ["headwater"]
+        if self._slowness is not None:
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+            program = ["tests.faults.slow_disk_broker", str(self._slowness)]
+        command = [sys.executable, "-P", "-m", *program, "broker", "--config", str(self._config)]
         self._child = Child(f"broker {self.node_id}", command, self._log, environment)
 
     def await_ready(self) -> None:
@@ -89,6 +98,15 @@ class BrokerProcess:
         assert self._child is not None
         os.kill(self._child.pid, signal.SIGCONT)
 
+    def slow_down(self) -> None:
+        """Let each write and sync wait."""
+        assert self._slowness is not None
+        self._slowness.touch()
+
+    def speed_up(self) -> None:
+        assert self._slowness is not None
+        self._slowness.unlink(missing_ok=True)
+
     def terminate(self) -> None:
         """Stop it cleanly."""
         assert self._child is not None
@@ -105,10 +123,20 @@ class BrokerProcess:
 class FaultyCluster:
     """ZooKeeper, some brokers, and the network between them. Invariant: after `end` no process is left."""
 
-    def __init__(self, folder: Path, brokers: int = 3, properties: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        brokers: int = 3,
+        properties: Mapping[str, object] | None = None,
+        *,
+        slow_disks: bool = False,
+    ) -> None:
         self.folder = folder
         self.zookeeper = ZooKeeperServer(folder / "zookeeper", ServerOptions(tick_ms=TICK_MS))
-        self.brokers = {node_id: BrokerProcess(folder, node_id, properties or {}) for node_id in range(1, brokers + 1)}
+        self.brokers = {
+            node_id: BrokerProcess(folder, node_id, properties or {}, slow_disk=slow_disks)
+            for node_id in range(1, brokers + 1)
+        }
         inside = {node_id: broker.inside_port for node_id, broker in self.brokers.items()}
         self.links = Links(inside, int(self.zookeeper.address.rpartition(":")[2]))
         for node_id, broker in self.brokers.items():

@@ -11,22 +11,26 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.bench.processes import Failed
-from tests.faults.clients import SILENT, NumberProducer, WatchingConsumer
+from tests.faults.clients import KEYS, SILENT, NumberProducer, WatchingConsumer
 from tests.faults.full_isrs import FULL_S, await_full_isrs
+from tests.faults.java_clients import COPIERS, Copier, JavaProducer
 from tests.faults.links import ZOOKEEPER
-from tests.faults.movers import Mover, read_committed
+from tests.faults.movers import GROUP, Mover, read_committed
+from tests.faults.offset_watcher import OffsetWatcher
 from tests.faults.processes import SESSION_S, FaultyCluster, until
 from tests.faults.replica_logs import read_replica
+from tests.faults.small_disk import SmallDisk, can_mount
 from tests.faults.verdict import anomalies, moved_anomalies
 
 #: Topics by name: replicas, and members of the ISR that acks=all needs.
 TOPICS = {"safe": 2, "lean": 1}
-#: Topic of what applications move, in transactions.
-MOVED = "moved"
+#: Topics of what applications move in transactions, of Python and of Java.
+MOVED, COPIED = "moved", "copied"
 MOVERS = 2
 MOVED_S = 120
 PARTITIONS = 3
-PRODUCERS_PER_TOPIC = 2
+#: Room of the broker whose disk gets full, for all that a run writes.
+SMALL_DISK_BYTES = 192 << 20
 FLUSH_S = 120
 #: Work between two faults.
 CALM_S = 2.0
@@ -52,6 +56,7 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
     acknowledged: int = 0
     moved: int = 0
+    copied: int = 0
     hangs: int = 0
     anomalies: list[str] = field(default_factory=list)
 
@@ -60,7 +65,8 @@ class FaultRun:
     """One run in a folder of its own; `run` returns its outcome."""
 
     def __init__(self, folder: Path, seed: int, duration_s: float, say: Callable[[str], None]) -> None:
-        self._cluster = FaultyCluster(folder, properties=PROPERTIES)
+        self._folder = folder
+        self._cluster = FaultyCluster(folder, properties=PROPERTIES, slow_disks=True)
         self._chance = random.Random(seed)
         self._duration_s = duration_s
         self._say = say
@@ -79,7 +85,10 @@ class FaultRun:
             self._isolate,
             self._cut_zookeeper,
             self._restart_all,
+            self._slow_disk,
         ]
+        self._small_id = self._chance.choice(list(self._cluster.brokers))
+        self._small_disk = SmallDisk(self._cluster.brokers[self._small_id].data, SMALL_DISK_BYTES)
 
     def run(self) -> Outcome:
         """Run it.
@@ -89,36 +98,47 @@ class FaultRun:
         """
         cluster = self._cluster
         try:
+            if can_mount() and self._small_disk.mount():
+                self._faults.append(self._full_disk)
+            else:
+                self._say("no disk gets full: file systems cannot be mounted here, or not by this user")
             cluster.start()
             self._admin = AdminClient(
                 {"bootstrap.servers": cluster.bootstrap_servers, "socket.timeout.ms": 10_000, "log_level": SILENT}
             )
             self._create_topics()
-            producers = [
-                NumberProducer(f"{topic}{number}", cluster.bootstrap_servers, topic)
-                for topic in TOPICS
-                for number in range(PRODUCERS_PER_TOPIC)
-            ]
+            producers: list[NumberProducer | JavaProducer] = []
+            for number, topic in enumerate(TOPICS):
+                producers.append(NumberProducer(topic, cluster.bootstrap_servers, topic))
+                producers.append(JavaProducer(number, self._folder, cluster.bootstrap_servers, topic))
             consumers = [WatchingConsumer(f"see-{t}", cluster.bootstrap_servers, t, PARTITIONS) for t in TOPICS]
             movers = [Mover(f"mover{each}", cluster.bootstrap_servers, "safe", MOVED) for each in range(MOVERS)]
-            clients: list[NumberProducer | WatchingConsumer | Mover] = [*producers, *consumers, *movers]
-            for client in clients:
+            copier = Copier(self._outcome.seed, self._folder, cluster.bootstrap_servers, "safe", COPIED)
+            watcher = OffsetWatcher(cluster.bootstrap_servers, [GROUP, COPIERS], "safe", PARTITIONS)
+            others: list[WatchingConsumer | Mover | Copier | OffsetWatcher] = [*consumers, *movers, copier, watcher]
+            for client in (*producers, *others):
                 client.start()
             try:
+                # Java's producer goes on to the new leader while older batches still fail at the former one, and the
+                # log accepts any sequence as a producer's first. If that is not its first batch, it waits until
+                # delivery.timeout.ms: so no fault comes before each partition knows the producer.
+                deadline_s = time.monotonic() + FULL_S
+                while any(producer.keys_acknowledged() < KEYS for producer in producers):
+                    until(deadline_s, "the producers did not begin")
                 self._do_faults()
                 missing = sum(producer.finish(FLUSH_S) for producer in producers)
+                copier.finish()
                 self._await_moved(producers)
             except BaseException:
                 for producer in producers:
                     producer.finish(0)
                 raise
             finally:
-                for consumer in consumers:
-                    consumer.finish()
-                for mover in movers:
-                    mover.finish()
+                for other in others:
+                    other.finish()
             self._judge(producers, consumers, missing)
-            self._outcome.anomalies += [line for mover in movers for line in mover.errors[:5]]
+            for other in others:
+                self._outcome.anomalies += other.errors[:5]
             self._outcome.moved = sum(mover.moved for mover in movers)
             self._outcome.hangs = sum(mover.hangs for mover in movers)
             return self._outcome
@@ -127,13 +147,14 @@ class FaultRun:
             raise Failed(f"seed {self._outcome.seed}, faults {self._outcome.faults}: {error}\n{tails}") from None
         finally:
             cluster.end()
+            self._small_disk.unmount()
 
     def _create_topics(self) -> None:
         topics = [
             NewTopic(
                 name, num_partitions=PARTITIONS, replication_factor=3, config={"min.insync.replicas": str(min_isr)}
             )
-            for name, min_isr in {**TOPICS, MOVED: 2}.items()
+            for name, min_isr in {**TOPICS, MOVED: 2, COPIED: 2}.items()
         ]
         deadline_s = time.monotonic() + FULL_S
         while len(self._admin.list_topics(timeout=10).brokers) < len(self._cluster.brokers):
@@ -156,7 +177,9 @@ class FaultRun:
             self._await_full()
             time.sleep(CALM_S)
 
-    def _judge(self, producers: list[NumberProducer], consumers: list[WatchingConsumer], missing: int) -> None:
+    def _judge(
+        self, producers: list[NumberProducer | JavaProducer], consumers: list[WatchingConsumer], missing: int
+    ) -> None:
         outcome = self._outcome
         self._await_full()
         self._cluster.stop_cleanly()
@@ -175,16 +198,18 @@ class FaultRun:
         outcome.acknowledged = len(acknowledged)
         if missing:
             outcome.anomalies.append(f"{missing} records were not acknowledged within {FLUSH_S} s after the last fault")
-        clients: list[NumberProducer | WatchingConsumer] = [*producers, *consumers]
-        for client in clients:
-            outcome.anomalies += client.errors[:5]
+        for producer in producers:
+            outcome.anomalies += producer.errors[:5]
         outcome.anomalies += anomalies(logs, acknowledged, seen)
 
-    def _await_moved(self, producers: list[NumberProducer]) -> None:
-        """Wait until the movers have committed what was acknowledged, each record once."""
+    def _await_moved(self, producers: list[NumberProducer | JavaProducer]) -> None:
+        """Wait until the applications have committed what was acknowledged, each record once."""
         sent = [each.value for producer in producers if producer.topic == "safe" for each in producer.acknowledged]
-        moved = read_committed(self._cluster.bootstrap_servers, MOVED, PARTITIONS, len(sent), MOVED_S)
-        self._outcome.anomalies += moved_anomalies(sent, moved)
+        for target in (MOVED, COPIED):
+            moved = read_committed(self._cluster.bootstrap_servers, target, PARTITIONS, len(sent), MOVED_S)
+            self._outcome.anomalies += [f"{target}: {line}" for line in moved_anomalies(sent, moved)]
+            if target == COPIED:
+                self._outcome.copied = len(moved)
 
     # -- faults
 
@@ -285,6 +310,27 @@ class FaultRun:
             self._cluster.zookeeper.thaw()
         return "SIGSTOP of ZooKeeper"
 
+    def _slow_disk(self) -> str:
+        node_id = self._leader()
+        broker = self._cluster.brokers[node_id]
+        broker.slow_down()
+        try:
+            self._pause(4 * SESSION_S)
+        finally:
+            broker.speed_up()
+        return f"the disk of broker {node_id}, a leader, is slow"
+
+    def _full_disk(self) -> str:
+        self._small_disk.fill()
+        try:
+            self._pause(4 * SESSION_S)
+            is_killed = self._chance.random() < 0.5
+            if is_killed:
+                self._cluster.brokers[self._small_id].kill()
+        finally:
+            self._small_disk.make_room()
+        return f"the disk of broker {self._small_id} is full{', and it is killed' if is_killed else ''}"
+
     def _pause(self, longest_s: float) -> None:
         """Up to a time: short ones return before the session ends, long ones after it."""
         time.sleep(self._chance.uniform(0, longest_s))
@@ -307,4 +353,4 @@ class FaultRun:
             until(deadline_s, "there was no controller")
 
     def _await_full(self) -> None:
-        await_full_isrs(self._admin, len(self._cluster.brokers), (len(TOPICS) + 1) * PARTITIONS)
+        await_full_isrs(self._admin, len(self._cluster.brokers), (len(TOPICS) + 2) * PARTITIONS)

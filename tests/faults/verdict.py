@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from tests.faults.clients import Acknowledged
+from tests.faults.clients import KEYS, Acknowledged
 from tests.faults.replica_logs import ReplicaLog
 
 Logs = Mapping[tuple[str, int], Mapping[int, ReplicaLog]]
@@ -79,6 +79,15 @@ def moved_anomalies(sent: Sequence[bytes], moved: Sequence[bytes]) -> list[str]:
 def _by_key(values: Mapping[int, bytes]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for offset in sorted(values):
-        key, _, number = values[offset].decode().partition(":")
-        found[key].append(int(number))
+        key, number = numbered(values[offset])
+        found[key].append(number)
     return found
+
+
+def numbered(value: bytes) -> tuple[str, int]:
+    """The key of a record and its number among those of the key: KEY:NUMBER, or of Java PRODUCER.NUMBER."""
+    head, colon, tail = value.decode().partition(":")
+    if colon:
+        return head, int(tail)
+    producer, _, number = head.partition(".")
+    return f"{producer}.{int(number) % KEYS}", int(number)

@@ -48,6 +48,8 @@ def measure(folder: Path, rounds: int) -> tuple[list[Table], Figures]:
     with clusters.both_separate(folder) as pair:
         for cluster in pair:
             _create(cluster)
+            # Both are warm after it: all code of an election has run once.
+            _measured(cluster, STOPPED)
         for round_number in range(rounds):
             for event in (KILLED, KILLED_CONTROLLER, STOPPED, STOPPED_CONTROLLER, ROLLING):
                 for cluster in brokers.in_turn(pair, round_number):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
@@ -14,6 +15,7 @@ from headwater.logtier.client.cluster import ClientConfig, ClusterClient, parse_
 from headwater.logtier.client.replicas import AssignedPartition, ReplicaAdmin
 from tests.bench.peers import clusters
 from tests.bench.peers.clusters import SeparateBrokers
+from tests.bench.processes import Failed
 from tests.bench.report import Table, listing
 
 VICTIM: Final = 1
@@ -67,6 +69,8 @@ def _one_round(cluster: SeparateBrokers, zookeeper: KazooClient) -> dict[str, fl
         ended_s = time.monotonic()
         _await(admin, lambda each: each.leader not in (None, VICTIM))
         led_s = time.monotonic()
+        _produce_to_all(survivors, admin)
+        written_s = time.monotonic()
         cluster.start_again(VICTIM)
         serves_s = time.monotonic()
         _await(admin, lambda each: len(each.isr) == len(REPLICAS))
@@ -75,10 +79,26 @@ def _one_round(cluster: SeparateBrokers, zookeeper: KazooClient) -> dict[str, fl
         _await(admin, lambda each: each.leader == VICTIM)
         return {
             "all have other leaders after the session's end, s": led_s - ended_s,
-            "the broker starts, s": serves_s - led_s,
+            "each has acknowledged a record after that, s": written_s - led_s,
+            "the broker starts, s": serves_s - written_s,
             "it is in all ISRs after that, s": complete_s - serves_s,
             "it leads all again, s": time.monotonic() - complete_s,
         }
+
+
+def _produce_to_all(bootstrap_servers: str, admin: ReplicaAdmin) -> None:
+    """A record with acks=all to each partition: its leader serves."""
+    refused: list[KafkaError] = []
+
+    def note(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 5})
+    for each in admin.assignments()[1]:
+        producer.produce(each.topic, b"led", partition=each.partition, on_delivery=note)
+    if producer.flush(LIMIT_S) or refused:
+        raise Failed(f"partitions took no record: {refused[:3]}")
 
 
 def _await(admin: ReplicaAdmin, is_so: Callable[[AssignedPartition], bool]) -> None:
