@@ -156,8 +156,7 @@ class Log(LogReader):
 
         Offsets are written into `records` if the buffer is writable; the log keeps no reference to it. A transactional
         batch without an ongoing transaction in this log needs the `verification` begun for it. The batches of a
-        coordinator have no sequence numbers. A duplicate of one of the producer's last five batches returns the offsets
-        of that batch.
+        coordinator have no sequence numbers. A duplicate of one of a producer's last five batches returns its offsets.
 
         Raises:
             KafkaError: corrupt_message, invalid_record, message_too_large, record_list_too_large, invalid_timestamp,
@@ -183,11 +182,13 @@ class Log(LogReader):
         (_, length, _, _, _, attributes, last_delta, _, max_ms, producer_id, epoch, sequence, count) = fields
         size = len(view)
         is_transactional = attributes & TRANSACTIONAL != 0
+        first_offset = self.log_end_offset
         if producer_id >= 0:
+            batch = (producer_id, epoch, sequence, last_delta, first_offset)
             if is_transactional:
-                original = self.producers.check_transactional(producer_id, epoch, sequence, last_delta, verification)
+                original = self.producers.check_transactional(*batch, verification)
             else:
-                original = self.producers.check(producer_id, epoch, sequence, last_delta)
+                original = self.producers.check(*batch)
             if original is not None:
                 return AppendInfo(
                     original.first_offset,
@@ -199,7 +200,6 @@ class Log(LogReader):
                     True,
                     self.durability.round_of(original.last_offset),
                 )
-        first_offset = self.log_end_offset
         last_offset = first_offset + last_delta
         if self._log_append_time:
             max_ms = now_ms

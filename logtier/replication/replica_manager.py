@@ -92,7 +92,6 @@ class ReplicaManager:
         set aside with their files (as Kafka's stray logs): they may be of topics created after the backup from which
         the metadata was restored.
         """
-        self.partition_replication.start(image)
         known = self._replicas.topics = image.topics
         for topic_partition, log in list(self._log_manager.logs.items()):
             topic = known.get(topic_partition.topic)
@@ -104,6 +103,7 @@ class ReplicaManager:
                     self._log_manager.delete(topic_partition)
                 else:
                     self._set_aside(topic_partition)
+        self.partition_replication.start(image)
         if not all(directory.is_online for directory in self._log_manager.directories):
             # A missing log may be in an offline folder: an empty log must not replace it.
             logs = self._log_manager.logs

@@ -33,7 +33,12 @@ class WatermarkCheckpoints:
         self._has_file: set[str] = set()
 
     def read(self) -> None:
-        """Read the files of all online folders."""
+        """Read the files of all online folders, and remove what they have of logs that are gone.
+
+        Call it when those logs are deleted and before others are made: a log made anew must not begin with an old
+        watermark, neither now nor after the next start.
+        """
+        logs = self._log_manager.logs
         for directory in self._online():
             offsets = read_checkpoint_or_warn(
                 self._log_manager.disk,
@@ -43,13 +48,16 @@ class WatermarkCheckpoints:
             )
             if offsets:
                 self._has_file.add(directory.path)
-            logs = self._log_manager.logs
-            self._found.update(
-                (key, offset)
+            present = {
+                key: offset
                 for key, offset in offsets.items()
                 # The entry of a log in another folder, from before a move, is out of date.
                 if key in logs and self._log_manager.directory_of(key) is directory
-            )
+            }
+            if len(present) < len(offsets):
+                self._writer.write(directory, HIGH_WATERMARKS, present)
+            self._found.update(present)
+        self._writer.wait()
 
     def take(self, topic_partition: TopicPartition) -> int:
         """Return the watermark read for a partition, 0 without one; later calls return 0, as the log may be new."""

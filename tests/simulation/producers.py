@@ -23,8 +23,8 @@ _PRODUCE, _INIT_PRODUCER_ID = 12, 4
 #: Errors of a broker that no longer knows what a producer has written.
 FORGOTTEN = {ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id}
 ACKS_ALL = -1
-#: Batches of a partition in flight. A broker that knows nothing of a producer takes any sequence first: its first batch
-#: goes alone, as that of Kafka's clients does.
+#: Batches of a partition in flight. A log that has records takes any sequence of a producer that it does not know: its
+#: first batch goes alone. Java's goes with others, and if the leader changes meanwhile, it may be refused for ever.
 IN_FLIGHT = (1, 1, 2, 3)
 
 

@@ -143,12 +143,14 @@ class ProducerStates:
         producer_epoch: int,
         base_sequence: int,
         last_offset_delta: int,
+        log_end_offset: int,
         *,
         is_transactional: bool = False,
     ) -> BatchMetadata | None:
         """Check a batch before its append; return the original of a duplicate, None if the batch is next in sequence.
 
-        A producer unknown here (new or expired) may begin with any sequence number (KIP-360).
+        A producer unknown here (new or expired) may begin with any sequence number (KIP-360), but in a log that never
+        had a record: a batch before this one was refused there, and comes again (KAFKA-15591).
 
         Raises:
             KafkaError: invalid_producer_epoch for a fenced producer, out_of_order_sequence_number for a gap,
@@ -156,6 +158,12 @@ class ProducerStates:
         """
         state = self._producers.get(producer_id)
         if state is None:
+            if base_sequence > 0 and log_end_offset == 0:
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {producer_id} (epoch {producer_epoch}) sent sequence {base_sequence} to a log without "
+                    "records, expected is 0",
+                )
             return None
         epoch = state.epoch
         if producer_epoch == epoch:
@@ -189,6 +197,7 @@ class ProducerStates:
         producer_epoch: int,
         base_sequence: int,
         last_offset_delta: int,
+        log_end_offset: int,
         verification: Verification | None,
     ) -> BatchMetadata | None:
         """Check a transactional batch as `check` does.
@@ -235,7 +244,9 @@ class ProducerStates:
                 )
         if base_sequence == NO_SEQUENCE:
             return None
-        return self.check(producer_id, producer_epoch, base_sequence, last_offset_delta, is_transactional=True)
+        return self.check(
+            producer_id, producer_epoch, base_sequence, last_offset_delta, log_end_offset, is_transactional=True
+        )
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int, now_ms: int, *, is_epoch_bumped: bool

@@ -16,16 +16,18 @@ from headwater.logtier.records.batch import (
 )
 
 PRODUCER = 5
+#: End of a log that has records.
+END = 1_000
 
 
 def take(states: ProducerStates, epoch: int, sequence: int, count: int, offset: int) -> None:
-    assert states.check(PRODUCER, epoch, sequence, count - 1) is None
+    assert states.check(PRODUCER, epoch, sequence, count - 1, offset) is None
     states.update(PRODUCER, epoch, sequence, count - 1, offset + count - 1, 1_000)
 
 
 def error(states: ProducerStates, epoch: int, sequence: int, count: int) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
-        states.check(PRODUCER, epoch, sequence, count - 1)
+        states.check(PRODUCER, epoch, sequence, count - 1, END)
     return caught.value.code
 
 
@@ -40,8 +42,19 @@ def contents(states: ProducerStates) -> dict[int, list[object]]:
     }
 
 
-def test_an_unknown_producer_begins_anywhere() -> None:
-    take(ProducerStates(), 3, 812, 2, 0)
+def test_an_unknown_producer_begins_anywhere_in_a_log_that_has_records() -> None:
+    take(ProducerStates(), 3, 812, 2, END)
+
+
+def test_a_producer_begins_a_log_with_its_first_batch() -> None:
+    """KAFKA-15591: the batch before was refused, as the topic was new here, and comes again.
+
+    If this one were taken, the other could never be: the producer would give it up after delivery.timeout.ms.
+    """
+    with pytest.raises(KafkaError, match="sequence 17 to a log without records, expected is 0") as caught:
+        ProducerStates().check(PRODUCER, 0, 17, 4, 0)
+    assert caught.value.code == ErrorCode.out_of_order_sequence_number
+    take(ProducerStates(), 0, 0, 17, 0)
 
 
 def test_sequences_must_be_contiguous() -> None:
@@ -56,7 +69,7 @@ def test_sequences_must_be_contiguous() -> None:
 def test_a_part_of_an_appended_batch_is_no_duplicate() -> None:
     states = ProducerStates()
     take(states, 0, 0, 4, 0)
-    duplicate = states.check(PRODUCER, 0, 0, 3)
+    duplicate = states.check(PRODUCER, 0, 0, 3, END)
     assert duplicate is not None
     assert (duplicate.first_offset, duplicate.last_offset) == (0, 3)
     assert error(states, 0, 0, 2) == ErrorCode.out_of_order_sequence_number
@@ -68,7 +81,7 @@ def test_five_batches_are_recognised_and_the_sixth_last_is_not() -> None:
     for i in range(6):
         take(states, 0, i, 1, i)
     for i in range(1, 6):
-        found = states.check(PRODUCER, 0, i, 0)
+        found = states.check(PRODUCER, 0, i, 0, END)
         assert found is not None
         assert found.first_offset == i
     assert error(states, 0, 0, 1) == ErrorCode.out_of_order_sequence_number
@@ -76,12 +89,12 @@ def test_five_batches_are_recognised_and_the_sixth_last_is_not() -> None:
 
 def test_sequences_wrap_after_the_largest_int32() -> None:
     states = ProducerStates()
-    take(states, 0, 2**31 - 3, 2, 0)
-    take(states, 0, 2**31 - 1, 3, 2)
-    take(states, 0, 2, 1, 5)
-    found = states.check(PRODUCER, 0, 2**31 - 1, 2)
+    take(states, 0, 2**31 - 3, 2, 10)
+    take(states, 0, 2**31 - 1, 3, 12)
+    take(states, 0, 2, 1, 15)
+    found = states.check(PRODUCER, 0, 2**31 - 1, 2, END)
     assert found is not None
-    assert found.first_offset == 2
+    assert found.first_offset == 12
 
 
 def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from headwater.logtier.handlers.records import delete_records, list_offsets
 from headwater.logtier.log.log_manager import LogManager
-from headwater.logtier.metadata.image import BrokerRegistration
+from headwater.logtier.metadata.image import BrokerRegistration, TopicImage
 from headwater.logtier.metadata.topic_nodes import PartitionImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -21,7 +22,7 @@ from headwater.logtier.records.batch import TRANSACTIONAL
 from headwater.logtier.replication.partition_instructions import IsrDecision
 from headwater.logtier.replication.partition_replication import no_followers
 from headwater.logtier.replication.watermark_checkpoints import HIGH_WATERMARKS
-from tests.unit.replication.replicated_node import OK, P0, P1, TOPIC, Make, ReplicatedNode, batch, run
+from tests.unit.replication.replicated_node import OK, P0, P1, TOPIC, TOPIC_ID, Make, ReplicatedNode, batch, run
 from tests.unit.state_topic.surroundings import settle
 
 LATEST = -1
@@ -338,6 +339,33 @@ def test_a_topic_that_goes_leaves_no_watermark_to_a_later_one_of_its_name(make: 
     assert (tmp_path / "data" / HIGH_WATERMARKS).read_text() == "0\n2\nflights 0 5\nflights 1 0\n"
     node.delete()
     assert (tmp_path / "data" / HIGH_WATERMARKS).read_text() == "0\n0\n"
+
+
+def test_a_topic_that_was_made_anew_meanwhile_begins_with_no_watermark_of_the_former_one(
+    make: Make, tmp_path: Path
+) -> None:
+    """Neither in this run nor after a kill before its first checkpoint."""
+    file = tmp_path / "data" / HIGH_WATERMARKS
+    node = make()
+    node.start()
+    node.append(count=5)
+    for follower in (2, 3):
+        node.fetched(follower)
+    node.close()
+    assert file.read_text() == "0\n2\nflights 0 5\nflights 1 0\n"
+    again = make()
+    state = PartitionImage(1, 0, 0, (1, 2, 3), (1, 2, 3))
+    other_id = uuid.UUID(int=6)
+    again.image = again.metadata.image = replace(
+        again.image,
+        topics={TOPIC: TopicImage(TOPIC, other_id, (state, state), {})},
+        topic_names={other_id: TOPIC},
+        deleted_topics={str(TOPIC_ID): 1},
+    )
+    again.replicas.start(again.image)
+    again.append(count=5)
+    assert again.partition().high_watermark == 0
+    assert file.read_text() == "0\n0\n"
 
 
 def test_the_manager_of_a_stopped_node_ticks_no_more(make: Make) -> None:
