@@ -375,21 +375,28 @@ class GroupCoordinator:
     def group(self, group_id: str) -> AnyGroup | None:
         """Return a group, for reading.
 
+        A consumer group is shown as it is committed. Of a classic group all that members agree on between generations
+        is shown before: as in Kafka, the coordinator alone knows it, and a later one asks the members to join again.
+
         Raises:
             KafkaError: not_coordinator or coordinator_load_in_progress.
         """
         self._log.active_partition_of(group_id)
-        return self._groups.get(group_id)
+        return self._consumer.as_written(self._groups.get(group_id))
 
     def groups(self) -> list[AnyGroup]:
         """Return all groups that this broker coordinates, for reading.
 
         Raises:
-            KafkaError: coordinator_load_in_progress.
+            KafkaError: coordinator_load_in_progress: some are missing.
         """
-        if self._log.is_reading:
-            raise KafkaError(ErrorCode.coordinator_load_in_progress, "the groups are being loaded")
-        return list(self._groups.values())
+        self._log.check_all_loaded()
+        return self.loaded_groups()
+
+    def loaded_groups(self) -> list[AnyGroup]:
+        """Return the groups of the partitions that are loaded, for metrics: one may wait for its ISR, however long."""
+        written = (self._consumer.as_written(group) for group in self._groups.values())
+        return [group for group in written if group is not None]
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group without members, and its offsets; completes even if the caller is cancelled.
@@ -404,7 +411,8 @@ class GroupCoordinator:
             await self._classic.written(group_id)
             # Otherwise commits under way would outlive the group.
             await self._log.written(group_id)
-            group = self.group(group_id)
+            self._log.active_partition_of(group_id)
+            group = self._groups.get(group_id)
             if group is None:
                 raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id} does not exist")
             if if_unused and not self._is_unused(group):
