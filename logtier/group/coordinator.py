@@ -483,7 +483,11 @@ class GroupCoordinator:
                 await turns.step()
 
     def _of_missing_topics(self, group_id: str) -> list[TopicPartition]:
-        """Return the partitions whose commits, including those of open transactions, all belong to a deleted topic."""
+        """Return the partitions whose commits, including those of open transactions, all belong to a deleted topic.
+
+        The image has the ids of deleted topics for some days, and of a topic that was created anew another id. A topic
+        that is only missing may come back; offsets of earlier versions have no id.
+        """
         image = self._metadata.image
         held = list((self._log.offsets.get(group_id) or GroupOffsets()).items())
         if self._log.pending.of_group(group_id):
@@ -491,7 +495,10 @@ class GroupCoordinator:
         is_gone: dict[TopicPartition, bool] = {}
         for key, committed in held:
             topic = image.topic(key.topic)
-            is_of_another = topic is None or committed.topic_id not in (None, topic.topic_id)
+            if topic is None:
+                is_of_another = committed.topic_id is None or image.is_deleted(committed.topic_id)
+            else:
+                is_of_another = committed.topic_id not in (None, topic.topic_id)
             # A tombstone deletes every offset of a partition: it must not delete one of the present topic.
             is_gone[key] = is_gone.get(key, True) and is_of_another
         return [key for key, all_gone in is_gone.items() if all_gone]
