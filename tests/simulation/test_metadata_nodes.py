@@ -236,6 +236,8 @@ def test_the_partitions_of_coordinators_get_another_leader() -> None:
 
 
 def test_a_suspended_controller_acts_no_more_and_a_second_one_is_not_disturbed_by_it() -> None:
+    """On SUSPENDED the controller stops, and does not wait for LOST."""
+
     async def scenario(cluster: Cluster) -> None:
         first = await cluster.controller()
         cluster.model.cut(first.name)
@@ -252,6 +254,8 @@ def test_a_suspended_controller_acts_no_more_and_a_second_one_is_not_disturbed_b
 
 
 def test_all_sessions_end_at_once_and_the_cluster_comes_back() -> None:
+    """All sessions end at once, as those of a ZooKeeper that was frozen do when it wakes."""
+
     async def scenario(cluster: Cluster) -> None:
         await create(await cluster.controller(), "t")
         cluster.model.freeze()
