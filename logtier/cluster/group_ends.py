@@ -34,8 +34,8 @@ _LATEST: Final = -1
 class CoordinatedGroups(Protocol):
     """The groups that this broker coordinates; see `GroupCoordinator`."""
 
-    def groups(self) -> Sequence[AnyGroup]:
-        """Return all groups; KafkaError while groups are being loaded."""
+    def loaded_groups(self) -> Sequence[AnyGroup]:
+        """Return the groups of the partitions that are loaded."""
 
     def committed(self, group_id: str) -> GroupOffsets:
         """Return the committed offsets of a group; KafkaError if another broker coordinates it."""
@@ -97,12 +97,8 @@ class GroupEnds:
     async def _questions(self) -> EndQuestions:
         """Gather the partitions of all groups, in turns: there may be many thousands."""
         questions = EndQuestions(self._broker_id, self._metadata.image)
-        try:
-            groups = self._groups.groups()
-        except KafkaError:
-            return questions  # the groups are being loaded; the next round has them
         turns = Turns()
-        for group in groups:
+        for group in self._groups.loaded_groups():  # the next round has those that are being loaded
             await turns.step()
             try:
                 offsets = self._groups.committed(group.group_id)

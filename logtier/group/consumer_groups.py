@@ -24,7 +24,7 @@ from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, 
 from headwater.logtier.group.consumer.migration import upgraded
 from headwater.logtier.group.events import Join, JoinResult, LeavingMember, Sync, SyncResult
 from headwater.logtier.group.persistence.state_log import GroupStateLog
-from headwater.logtier.group.registry import GroupRegistry, GroupReplacedError
+from headwater.logtier.group.registry import AnyGroup, GroupRegistry, GroupReplacedError
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.name_regex import InvalidRegexError, NameRegex
@@ -330,6 +330,10 @@ class ConsumerGroups:
             self._classic.adopt(group.group_id, step.successor)
         else:
             self._committed(group, step)
+
+    def as_written(self, group: AnyGroup | None) -> AnyGroup | None:
+        """Return the group that the log has, which one without records is to replace; None if the log has none."""
+        return self._unwritten.get(group, group) if isinstance(group, ConsumerGroup) else group
 
     def _take_back(self, group: ConsumerGroup) -> None:
         """Undo the registration of a group that was not created: restore the previous group, if any."""

@@ -375,21 +375,28 @@ class GroupCoordinator:
     def group(self, group_id: str) -> AnyGroup | None:
         """Return a group, for reading.
 
+        A consumer group is shown as it is committed. Of a classic group all that members agree on between generations
+        is shown before: as in Kafka, the coordinator alone knows it, and a later one asks the members to join again.
+
         Raises:
             KafkaError: not_coordinator or coordinator_load_in_progress.
         """
         self._log.active_partition_of(group_id)
-        return self._groups.get(group_id)
+        return self._consumer.as_written(self._groups.get(group_id))
 
     def groups(self) -> list[AnyGroup]:
         """Return all groups that this broker coordinates, for reading.
 
         Raises:
-            KafkaError: coordinator_load_in_progress.
+            KafkaError: coordinator_load_in_progress: some are missing.
         """
-        if self._log.is_reading:
-            raise KafkaError(ErrorCode.coordinator_load_in_progress, "the groups are being loaded")
-        return list(self._groups.values())
+        self._log.check_all_loaded()
+        return self.loaded_groups()
+
+    def loaded_groups(self) -> list[AnyGroup]:
+        """Return the groups of the partitions that are loaded, for metrics: one may wait for its ISR, however long."""
+        written = (self._consumer.as_written(group) for group in self._groups.values())
+        return [group for group in written if group is not None]
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group without members, and its offsets; completes even if the caller is cancelled.
@@ -404,7 +411,8 @@ class GroupCoordinator:
             await self._classic.written(group_id)
             # Otherwise commits under way would outlive the group.
             await self._log.written(group_id)
-            group = self.group(group_id)
+            self._log.active_partition_of(group_id)
+            group = self._groups.get(group_id)
             if group is None:
                 raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id} does not exist")
             if if_unused and not self._is_unused(group):
@@ -475,7 +483,11 @@ class GroupCoordinator:
                 await turns.step()
 
     def _of_missing_topics(self, group_id: str) -> list[TopicPartition]:
-        """Return the partitions whose commits, including those of open transactions, all belong to a deleted topic."""
+        """Return the partitions whose commits, including those of open transactions, all belong to a deleted topic.
+
+        The image has the ids of deleted topics for some days, and of a topic that was created anew another id. A topic
+        that is only missing may come back; offsets of earlier versions have no id.
+        """
         image = self._metadata.image
         held = list((self._log.offsets.get(group_id) or GroupOffsets()).items())
         if self._log.pending.of_group(group_id):
@@ -483,7 +495,10 @@ class GroupCoordinator:
         is_gone: dict[TopicPartition, bool] = {}
         for key, committed in held:
             topic = image.topic(key.topic)
-            is_of_another = topic is None or committed.topic_id not in (None, topic.topic_id)
+            if topic is None:
+                is_of_another = committed.topic_id is None or image.is_deleted(committed.topic_id)
+            else:
+                is_of_another = committed.topic_id not in (None, topic.topic_id)
             # A tombstone deletes every offset of a partition: it must not delete one of the present topic.
             is_gone[key] = is_gone.get(key, True) and is_of_another
         return [key for key, all_gone in is_gone.items() if all_gone]

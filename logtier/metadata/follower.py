@@ -187,7 +187,13 @@ class MetadataFollower:
             self._on_failure(str(error))
 
     async def _read_anew(self) -> None:
+        await self._store.sync()
         number, image = await self._read()
+        if number < self._applied:
+            # In a new session the server may be one that is behind: topics would be gone from the image for a while,
+            # and coordinators would take them for deleted.
+            log.info("the metadata that was read anew is older than the applied one, and is read again")
+            return
         # Nodes that are gone are no change: their topics would be gone from the image, and their leaders with them.
         if image.cluster_id != self.image.cluster_id:
             check_same_cluster(image.cluster_id, self.image.cluster_id)

@@ -78,10 +78,7 @@ class BrokerCollector(Collector):
         """Collect all families; runs on the event loop."""
         services = self._services
         families: list[Metric] = []
-        try:
-            groups = services.groups.groups()
-        except KafkaError:
-            groups = []  # the groups are being loaded
+        groups = services.groups.loaded_groups()
         families += request_families(self._metrics)
         families += topic_families(self._metrics)
         families += broker_families(services, groups, self._connections)

@@ -1,6 +1,5 @@
 """The counters of `headwater.logtier.runtime.metrics` and the state of the broker as Prometheus families."""
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -11,7 +10,7 @@ from headwater.logtier.group.registry import AnyGroup, group_state, group_type
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.log.cleaning.cleaner import CleanerCounters
 from headwater.logtier.protocol import messages
-from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.runtime.metrics import BrokerMetrics, Histogram
 
 PREFIX = "headwater_"
@@ -70,10 +69,9 @@ def broker_families(services: Services, groups: Iterable[AnyGroup], connections:
         by_state.add_metric([protocol, state], count)
     yield by_state
     transactions = GaugeMetricFamily(PREFIX + "transactions", "Transactional ids coordinated here.", labels=["state"])
-    with contextlib.suppress(KafkaError):  # the transactions are being loaded
-        states = Counter(metadata.state.title for _, metadata in services.transactions.transactions())
-        for name, count in sorted(states.items()):
-            transactions.add_metric([name], count)
+    states = Counter(metadata.state.title for _, metadata in services.transactions.loaded_transactions())
+    for name, count in sorted(states.items()):
+        transactions.add_metric([name], count)
     yield transactions
     open_connections = GaugeMetricFamily(PREFIX + "connections", "Connections of clients.", labels=["listener"])
     for listener, count in sorted(connections.items()):

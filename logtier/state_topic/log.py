@@ -178,11 +178,17 @@ class StateTopicLog(ABC):
         led = self._partitions.get(partition)
         return led is not None and led.state is state
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether any partition is still to be read; others may wait for the high watermark, however long."""
-        unread = (PartitionState.LOADING, PartitionState.READING)
-        return any(led.state in unread for led in self._partitions.values())
+    def check_all_loaded(self) -> None:
+        """Check that the state of all partitions is here, for requests that list it.
+
+        Partitions that could not be loaded are left out, as in Kafka.
+
+        Raises:
+            KafkaError: coordinator_load_in_progress: a partition is to be read, or waits for the high watermark.
+        """
+        for partition in self._partitions:
+            if self.is_loading(partition):
+                raise KafkaError(ErrorCode.coordinator_load_in_progress, f"{self.TOPIC}-{partition} is being loaded")
 
     def leader_epoch(self, partition: int) -> int:
         """Return the epoch in which this broker leads a partition; -1 if it does not."""

@@ -298,12 +298,15 @@ class TransactionCoordinator:
         """Return all transactional ids that this broker coordinates, for reading.
 
         Raises:
-            KafkaError: coordinator_load_in_progress, coordinator_not_available.
+            KafkaError: coordinator_load_in_progress (some are missing), coordinator_not_available.
         """
         if self._is_stopped:
             raise KafkaError(ErrorCode.coordinator_not_available, "the broker is being stopped")
-        if self._log.is_reading:
-            raise KafkaError(ErrorCode.coordinator_load_in_progress, "the transactions are being loaded")
+        self._log.check_all_loaded()
+        return self.loaded_transactions()
+
+    def loaded_transactions(self) -> Iterator[tuple[str, TransactionMetadata]]:
+        """Return the ids of the partitions that are loaded, for metrics: one may wait for its ISR, however long."""
         return (
             (name, transaction.metadata)
             for name, transaction in list(self._log.transactions.items())

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from headwater.logtier.controller.commands import NewPartitions, NewTopic
 from headwater.logtier.controller.registration import BrokerIdInUseError
+from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataDelta, MetadataImage
+from headwater.logtier.metadata.store import BadVersionError, MetadataStoreError, Operation
 from headwater.logtier.protocol.errors import ErrorCode
 from tests.simulation.metadata_node import SESSION_S, MetadataNode
 from tests.simulation.virtual_loop import VirtualLoop, drop
@@ -110,6 +112,52 @@ def test_one_of_the_brokers_is_controller_and_all_know_every_broker() -> None:
     run(scenario)
 
 
+def test_a_controller_deposed_during_its_multi_changes_nothing_when_the_multi_arrives() -> None:
+    """The next controller may have decided something else: only the check of the epoch, in the same multi, refuses it.
+
+    This broker has a new session by then, and knows the end of the list of changes.
+    """
+
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.controller()
+        await create(first, "t")
+        append, begun, held = first.store.append, asyncio.Event(), asyncio.Event()
+        refusals: list[MetadataStoreError] = []
+
+        async def late_append(operations: Sequence[Operation]) -> int:
+            if not any("late" in each.path for each in operations):
+                return await append(operations)
+            begun.set()
+            await held.wait()
+            try:
+                return await append(operations)
+            except MetadataStoreError as error:
+                refusals.append(error)
+                raise
+
+        first.store.append = late_append  # type: ignore[method-assign]
+        session_id = first.store.session_id
+        creating = first.spawn(first.controller.create_topics([NewTopic("late", 1, 3)]))
+        await begun.wait()
+        cluster.model.expire(session_id)
+        await cluster.until(lambda: first.store.session_id not in (0, session_id))
+        await cluster.until(lambda: bool(cluster.controllers) and cluster.controllers != [first.broker_id])
+        await cluster.settled()
+        assert not creating.done()
+        nodes = cluster.model.nodes()
+        held.set()
+        [result] = await creating
+        assert result.error is not None
+        assert result.error.code is ErrorCode.not_controller
+        [refusal] = refusals
+        assert (type(refusal), refusal.path) == (BadVersionError, paths.CONTROLLER_EPOCH)
+        assert cluster.model.nodes() == nodes
+        await cluster.settled()
+
+    for seed in range(1, 4):
+        run(scenario, seed)
+
+
 def test_a_broker_with_a_full_disk_becomes_controller_after_it_has_read_a_topic_that_it_cannot_create() -> None:
     """It is the last one, and its first attempt finds changes of the controller before that it has not read."""
 
@@ -188,6 +236,8 @@ def test_the_partitions_of_coordinators_get_another_leader() -> None:
 
 
 def test_a_suspended_controller_acts_no_more_and_a_second_one_is_not_disturbed_by_it() -> None:
+    """On SUSPENDED the controller stops, and does not wait for LOST."""
+
     async def scenario(cluster: Cluster) -> None:
         first = await cluster.controller()
         cluster.model.cut(first.name)
@@ -204,6 +254,8 @@ def test_a_suspended_controller_acts_no_more_and_a_second_one_is_not_disturbed_b
 
 
 def test_all_sessions_end_at_once_and_the_cluster_comes_back() -> None:
+    """All sessions end at once, as those of a ZooKeeper that was frozen do when it wakes."""
+
     async def scenario(cluster: Cluster) -> None:
         await create(await cluster.controller(), "t")
         cluster.model.freeze()

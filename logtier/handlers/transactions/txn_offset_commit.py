@@ -11,6 +11,7 @@ from typing import Any, Final
 from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.groups.requested_commits import requested_commits
+from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import NO_SEQUENCE
@@ -80,6 +81,7 @@ async def _commit(request: Any, commits: dict[TopicPartition, CommittedOffset], 
     )
     if verification is not None:
         await _verify(request, partition, context)
+    _check_topics(commits, services.metadata.image)
     await services.groups.transactional.commit(
         request.group_id,
         member_id=getattr(request, "member_id", ""),
@@ -90,6 +92,14 @@ async def _commit(request: Any, commits: dict[TopicPartition, CommittedOffset], 
         commits=commits,
         verification=verification,
     )
+
+
+def _check_topics(commits: dict[TopicPartition, CommittedOffset], image: MetadataImage) -> None:
+    """Check that no topic was deleted during the verification: its offsets are forgotten, and none must follow."""
+    for key, committed in commits.items():
+        topic = image.topic(key.topic)
+        if topic is None or topic.topic_id != committed.topic_id:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {key.topic} was deleted meanwhile")
 
 
 async def _verify(request: Any, partition: TopicPartition, context: RequestContext) -> None:

@@ -1,4 +1,7 @@
-"""A consumer with a client.rack, librdkafka's and ours, reads from the replica in its rack (KIP-392)."""
+"""A consumer with a client.rack, librdkafka's and ours, reads from the replica in its rack (KIP-392).
+
+Kafka's system test fetch_from_follower.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def assert_in_office(node: MetadataNode, model: ZooKeeperModel) -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_an_election_whose_answer_is_lost_is_held_once_more_if_it_has_to_be(happened: bool) -> None:
-    """ZooKeeper's CONNECTION_LOSS: the node may exist, its creator does not know, and waits for itself for ever."""
+    """CONNECTION_LOSS is ambiguous. The node may exist, its creator does not know, and waits for itself."""
 
     async def scenario(node: MetadataNode, model: ZooKeeperModel) -> None:
         append = node.store.append

@@ -130,6 +130,8 @@ def test_a_transaction_whose_answer_is_lost_took_effect_or_not_and_a_read_tells(
 def test_an_ephemeral_node_whose_answer_is_lost_is_created_once_all_the_same(
     remote_stores: Stores, happened: bool
 ) -> None:
+    """CONNECTION_LOSS is ambiguous. The create may have happened: the owner is read back."""
+
     async def scenario() -> None:
         store = await remote_stores.open()
         created: list[int] = []

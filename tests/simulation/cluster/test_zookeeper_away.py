@@ -24,6 +24,7 @@ from tests.simulation.checker import NodeChecker
 from tests.simulation.client_connection import ClientConnection
 from tests.simulation.clients import CLIENTS, CLIENTS_ADDRESS, Brokers, Client, create_topic
 from tests.simulation.cluster.checker import ClusterChecker
+from tests.simulation.cluster.coordinated import Coordinated, coordinated_by
 from tests.simulation.cluster.session_checker import SessionChecker, observed_serving
 from tests.simulation.cluster.watermarks import observed_watermarks
 from tests.simulation.consumers import Consumer
@@ -92,7 +93,10 @@ class Away:
             "zookeeper.session.timeout.ms": SESSION_MS,
             "min.insync.replicas": 2,
             "offsets.topic.replication.factor": 3,
-            "offsets.topic.num.partitions": 2,
+            # Each broker coordinates some.
+            "offsets.topic.num.partitions": 3,
+            "transaction.state.log.num.partitions": 3,
+            "transaction.state.log.replication.factor": 3,
             "replica.lag.time.max.ms": int(LAG_S * 1000),
             "replica.socket.timeout.ms": int(LAG_S * 1000),
             "replica.high.watermark.checkpoint.interval.ms": 1_000,
@@ -170,6 +174,22 @@ class Away:
         await self.brokers.network.connect(self.nodes[broker_id].name, PORT, connection)
         return await connection.request(request, REQUEST_TIMEOUT_S)
 
+    async def coordinated(self, broker_id: int) -> Coordinated:
+        """A group, with a member that waits, and an open transaction that a broker coordinates."""
+
+        async def ask(request: Request[Any]) -> Any:
+            return await self.answer(request, broker_id)
+
+        return await coordinated_by(self.nodes[broker_id].name, self.admin, ask, PARTITIONS[0])
+
+
+async def coordinates_nothing(coordinated: Coordinated) -> None:
+    """The broker says that it is no coordinator, to the member that waits as well as to all that ask."""
+    codes = await coordinated.codes(with_end=True)
+    assert codes == dict.fromkeys(codes, ErrorCode.not_coordinator)
+    assert coordinated.joining is not None
+    assert await coordinated.joining == ErrorCode.not_coordinator
+
 
 def create(name: str) -> Request[Any]:
     topic = {"name": name, "num_partitions": 1, "replication_factor": 3, "assignments": (), "configs": ()}
@@ -240,6 +260,7 @@ def test_a_zookeeper_that_is_frozen_beyond_the_session_costs_elections_alone(see
 
 async def cut_off_leader(away: Away) -> None:
     """Clients still reach it: they must not read old data as the leader's for as long as the cut lasts."""
+    coordinated = await away.coordinated(1)
     before = away.led(1)
     assert before & set(PARTITIONS)
     cut(away, 1)
@@ -249,6 +270,7 @@ async def cut_off_leader(away: Away) -> None:
     assert {key for key in away.led(1) if key.topic != LONELY} == set()
     assert {key for key in away.led(1) if key.topic == LONELY} == {key for key in before if key.topic == LONELY}
     assert all(each.is_fenced for each in away.partitions(1) if each.topic_partition in before & set(PARTITIONS))
+    await coordinates_nothing(coordinated)
     await away.progress()
     heal(away, 1)
     away.zookeeper.heal(away.nodes[1].name)
@@ -261,6 +283,7 @@ def test_a_leader_that_hears_nobody_leads_no_more_until_it_hears_somebody(seed: 
 
 async def without_session(away: Away) -> None:
     """Its session is over, and ZooKeeper is out of its reach before it can register again."""
+    coordinated = await away.coordinated(1)
     node = away.nodes[1]
     before = node.store
     assert before is not None
@@ -270,6 +293,7 @@ async def without_session(away: Away) -> None:
     away.zookeeper.cut(node.name)
     await asyncio.sleep(SESSION_S)
     assert away.led(1) == set(), "also where it is alone in the ISR"
+    await coordinates_nothing(coordinated)
     await away.progress()
     away.zookeeper.heal(node.name)
     await away.until(lambda: any(key.topic == LONELY for key in away.led(1)))

@@ -220,6 +220,7 @@ def test_a_stage_whose_code_no_longer_keeps_state_is_refused(lab: Any) -> None:
 
 
 def test_a_replay_starts_where_it_is_told_and_refuses_what_the_log_has_lost(shop: Shop, lab: Any) -> None:
+    """A new checkpoint with an old txnAppId silently drops writes. Each place has its rows twice here."""
     shop.produce(1, 30)
     shop.run("clean")
     place = '{"0": 4, "1": 4}'

@@ -168,6 +168,7 @@ def test_a_topic_that_one_broker_does_not_know_yet_is_not_gone() -> None:
 
 
 def test_a_topic_made_anew_begins_with_its_own_epochs_and_the_former_one_does_not_return() -> None:
+    """KAFKA-12257, the consumer's part: metadata of a topic made anew were ignored, as its epochs are lower."""
     brokers = ScriptedBrokers(2, leader=1, epoch=9, values={9: VALUES})
     client = brokers.client()
     assert client.partitions(TOPIC) == [0]

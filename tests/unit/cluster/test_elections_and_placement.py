@@ -7,6 +7,7 @@ from typing import Any
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import kio_request
 from headwater.logtier.controller.commands import NewTopic
+from headwater.logtier.controller.reassignments import WantedReplicas
 from headwater.logtier.metadata.topic_nodes import PartitionImage, chunk_path, decode_chunk
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode
@@ -106,6 +107,43 @@ def test_kafka_9212_every_broker_tells_the_leader_epoch_that_is_stored() -> None
         [stored] = decode_chunk("/", plane.model.nodes()[chunk_path("t", 0)].data)
         assert (stored.leader, stored.leader_epoch) == (away, known.leader_epoch + 2)
         assert {node.image.topics["t"].partitions[0] for node in plane.nodes.values()} == {stored}
+
+    run(scenario)
+
+
+def test_kafka_9212_every_broker_tells_the_leader_epoch_that_is_stored_when_a_reassignment_ends() -> None:
+    """KAFKA-9212 as it was reported: a reassignment raised the epoch, and the metadata kept the one before.
+
+    The change that ends it moves the leader as well.
+    """
+
+    async def scenario(plane: ControlPlane) -> None:
+        first, second, third = plane.nodes
+        key = TopicPartition("t", 0)
+        await assigned(plane, (first, second))
+
+        def is_everywhere() -> bool:
+            [stored] = decode_chunk("/", plane.model.nodes()[chunk_path("t", 0)].data)
+            return {node.image.topics["t"].partitions[0] for node in plane.nodes.values()} == {stored}
+
+        before = partition(plane, 0)
+        controller = await plane.controller()
+        wanted = [WantedReplicas(key, (third, second))]
+        [result] = await controller.spawn(controller.controller.alter_reassignments(wanted))
+        assert result.error is None
+        await plane.settled()
+        moving = partition(plane, 0)
+        assert (moving.leader, moving.reassignment is not None, is_everywhere()) == (first, True, True)
+        control = plane.controls[first]
+        members = tuple(IsrMember(each, control.node.image.brokers[each].epoch) for each in plane.nodes)
+        control.proposals.propose(ProposeIsr(key, moving.leader_epoch, moving.partition_epoch, members))
+        await plane.until(
+            lambda: all(not node.image.topics["t"].partitions[0].reassignment for node in plane.nodes.values())
+        )
+        await plane.settled()
+        ended = partition(plane, 0)
+        assert (ended.leader, ended.replicas, is_everywhere()) == (third, (third, second), True)
+        assert ended.leader_epoch > moving.leader_epoch >= before.leader_epoch
 
     run(scenario)
 

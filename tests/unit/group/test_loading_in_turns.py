@@ -311,7 +311,7 @@ def test_sessions_begin_although_an_upgrade_was_under_way_that_came_to_nothing()
         world.replicas.gate = asyncio.Event()
         upgrading = asyncio.ensure_future(world.groups.consumer_heartbeat(group_ids[-1], beat))
         await settle()
-        assert isinstance(world.groups.group(group_ids[-1]), ConsumerGroup)
+        assert isinstance(world.groups._groups[group_ids[-1]], ConsumerGroup)
         write = world.groups._log._partitions[0].writes.popleft()
         writes._refuse(write, KafkaError(ErrorCode.not_enough_replicas, "x"))
         with pytest.raises(KafkaError):

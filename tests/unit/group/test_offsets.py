@@ -6,12 +6,13 @@ import pytest
 
 from headwater.logtier.group.classic.core import GroupLimits
 from headwater.logtier.group.classic.group import Group
-from headwater.logtier.group.events import GroupMetadata, MemberMetadata
+from headwater.logtier.group.events import GroupMetadata, GroupState, Join, MemberMetadata
 from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets, expired_offsets
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 ONE, TWO = TopicPartition("one", 0), TopicPartition("two", 0)
 SUBSCRIBED_TO_ONE = bytes.fromhex("0000 00000001 0003 6f6e65 ffffffff")
+SUBSCRIBED_TO_THREE = bytes.fromhex("0000 00000001 0005 7468726565 ffffffff")
 
 
 def group_of(protocol_type: str, *subscriptions: bytes, empty_since_ms: int = -1) -> Group:
@@ -49,6 +50,17 @@ def test_consumers_at_work_keep_the_offsets_of_what_they_subscribe_to() -> None:
 @pytest.mark.parametrize("group", [group_of("connect", b"x"), group_of("consumer", b"\xff unreadable")])
 def test_a_group_whose_topics_are_not_known_keeps_everything(group: Group) -> None:
     assert expired_offsets(group, offsets_at(one=10), 10_000, 100) == []
+
+
+def test_kafka_13636_no_offset_expires_in_a_rebalance() -> None:
+    """The subscriptions of the next generation are not known yet, or not those that members work with."""
+    group, offsets = group_of("consumer", SUBSCRIBED_TO_ONE, SUBSCRIBED_TO_ONE), offsets_at(one=10, two=10)
+    assert expired_offsets(group, offsets, 10_000, 100) == [TWO]
+    for member_id, state in (("m0", GroupState.PREPARING_REBALANCE), ("m1", GroupState.COMPLETING_REBALANCE)):
+        protocols = (("range", SUBSCRIBED_TO_THREE),)
+        group.join(Join(0, member_id, "", None, "c", "/h", 1000, 1000, "consumer", protocols), 0)
+        assert group.state is state
+        assert expired_offsets(group, offsets, 10_000, 100) == []
 
 
 def test_a_retention_of_the_clients_own_counts_first() -> None:

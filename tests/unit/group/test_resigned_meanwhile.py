@@ -17,6 +17,8 @@ from tests.unit.group.conftest import World
 from tests.unit.state_topic.surroundings import settle
 
 GROUP = "g"
+#: Others of its partition.
+GROUP_BESIDE, GROUP_WRITTEN = (name for name in map(str, range(9)) if partition_for(name, 4) == partition_for(GROUP, 4))
 
 
 async def heartbeat(world: World, member_id: str, epoch: int) -> ErrorCode:
@@ -110,6 +112,45 @@ def test_a_join_for_which_an_empty_consumer_group_was_deleted_makes_no_group_her
             world.groups.leadership_changed()
             assert await joining is ErrorCode.not_coordinator
         assert world.groups.groups() == []
+        await world.groups.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_of_a_classic_group_that_waits_for_its_leaders_sync_is_told_too() -> None:
+    """So are a member that waits for the others to join, and one whose assignment is being written."""
+
+    async def scenario() -> None:
+        world = World()
+        await world.groups.start()
+        await world.groups.find(GROUP)
+        await settle()
+        first = asyncio.ensure_future(world.join(GROUP))
+        await settle()
+        leader = await first
+        # The leader joins again when it hears of the second member.
+        second = asyncio.ensure_future(world.join(GROUP))
+        await settle()
+        leader = await world.join(GROUP, member_id=leader.member_id)
+        follower = await second
+        assert (leader.generation_id, follower.generation_id, follower.leader) == (2, 2, leader.member_id)
+        syncing = asyncio.ensure_future(world.sync(GROUP, follower))
+        joining = asyncio.ensure_future(world.join(GROUP_BESIDE))
+        await joining
+        another = asyncio.ensure_future(world.join(GROUP_BESIDE))
+        world.replicas.gate = asyncio.Event()
+        written = await world.join(GROUP_WRITTEN)
+        writing = asyncio.ensure_future(world.sync(GROUP_WRITTEN, written))
+        await settle()
+        assert not (syncing.done() or another.done() or writing.done())
+        index = partition_for(GROUP, 4)
+        world.replicas.elsewhere = {index}
+        world.metadata.move(OFFSETS_TOPIC, index, leader=2, leader_epoch=1)
+        async with asyncio.timeout(5):
+            for waiting in (syncing, another, writing):
+                assert (await waiting).error is ErrorCode.not_coordinator
+        assert world.groups.groups() == []
+        world.replicas.gate.set()
         await world.groups.stop()
 
     asyncio.run(scenario())

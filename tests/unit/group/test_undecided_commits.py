@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headwater.logtier.group.consumer.consumer_step import Heartbeat
+from headwater.logtier.group.events import GroupState, LeavingMember
 from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.records import GroupKey, parse_group_value, parse_key
 from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.records.batch import decode_records
 from headwater.logtier.state_topic.log import FINISH_MS_MAX
 from headwater.logtier.state_topic.topic import partition_for
 from tests.unit.group import test_consumer_groups as consumer
 from tests.unit.group.test_coordinator import T0, MakeWorld, Settled, begin, commit, committed, error_of
+from tests.unit.group.test_group_apis import call
 from tests.virtual_time import run_virtually
 
 TIMEOUT_MS = 2_000
@@ -118,6 +124,177 @@ def test_groups_are_served_only_when_their_load_is_committed(make_world: MakeWor
     in_world(make_world, scenario)
 
 
+async def described(world: Any, name: str, version: int) -> Any:
+    """What a description of group `g` shows."""
+    request = SimpleNamespace(groups=["g"], group_ids=["g"], include_authorized_operations=False)
+    [group] = (await call(world, name, version, request))["groups"]
+    return group
+
+
+async def listed(world: Any) -> tuple[ErrorCode, dict[str, str]]:
+    answer = await call(world, "list_groups", 5, SimpleNamespace(states_filter=(), types_filter=()))
+    return answer["error_code"], {each["group_id"]: each["group_state"] for each in answer["groups"]}
+
+
+def test_groups_are_listed_only_when_all_partitions_are_loaded(make_world: MakeWorld, settled: Settled) -> None:
+    """As in Kafka, whose clients ask again: a list in which the groups of a waiting partition are missing looks whole.
+
+    The metrics have the others meanwhile: the wait for an ISR may be long.
+    """
+
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        assert await listed(world) == (ErrorCode.none, {"g": "Empty"})
+        other = next(name for name in "abcdef" if partition_for(name, 4) != partition_for("g", 4))
+        world.replicas.gate = None
+        await commit(world, other, {T0: 2})
+        key = await world.groups.offsets_partition("g")
+        commitment = world.replicas.commitment
+        world.replicas.gate = gate
+        world.replicas.commitment = lambda of, *end: commitment(of, *end) if of == key else None
+        await world.restart()
+        assert await listed(world) == (ErrorCode.coordinator_load_in_progress, {})
+        assert [each.group_id for each in world.groups.loaded_groups()] == [other]
+        gate.set()
+        await settled()
+        assert await listed(world) == (ErrorCode.none, {"g": "Empty", other: "Empty"})
+
+    in_world(make_world, scenario)
+
+
+def test_groups_of_a_damaged_partition_are_not_listed(make_world: MakeWorld) -> None:
+    """As in Kafka: the broker has logged the error, and a list of the others is better than none."""
+
+    async def scenario(world: Any, _: asyncio.Event) -> None:
+        key = await world.groups.offsets_partition("g")
+        world.replicas.log(key).stored.append(b"damaged")
+        world.replicas.gate = None
+        await world.restart()
+        assert await listed(world) == (ErrorCode.none, {})
+
+    in_world(make_world, scenario)
+
+
+def test_a_consumer_group_is_described_as_it_is_committed(make_world: MakeWorld, settled: Settled) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        def shown(group: Any) -> tuple[str, int, list[str]]:
+            return group["group_state"], group["group_epoch"], [each["member_id"] for each in group["members"]]
+
+        world.replicas.gate = None
+        first = await consumer.join(world, "a")
+        before = shown(await described(world, "consumer_group_describe", 1))
+        assert before == ("Stable", first.member_epoch, ["a"])
+        world.replicas.gate = gate
+        assert await error_of(consumer.join(world, "b")) is ErrorCode.coordinator_not_available
+        assert shown(await described(world, "consumer_group_describe", 1)) == before
+        gate.set()
+        await settled()
+        state, epoch, members = shown(await described(world, "consumer_group_describe", 1))
+        assert (state, epoch, members) == ("Reconciling", first.member_epoch + 1, ["a", "b"])
+
+    in_world(make_world, scenario)
+
+
+@pytest.mark.parametrize("has_members", [True, False])
+def test_a_consumer_group_whose_first_record_is_unknown_is_shown_as_what_it_is_to_replace(
+    make_world: MakeWorld, settled: Settled, has_members: bool
+) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        world.replicas.gate = None
+        joined = await consumer.settled_classic(world) if has_members else None
+        before = await described(world, "describe_groups", 6)
+        assert before["group_state"] == ("Stable" if has_members else "Empty")
+        world.replicas.gate = gate
+        assert await error_of(consumer.join(world, "a")) is ErrorCode.coordinator_not_available
+        assert await described(world, "describe_groups", 6) == before
+        assert (await described(world, "consumer_group_describe", 1))["error_code"] is ErrorCode.group_id_not_found
+        assert await listed(world) == (ErrorCode.none, {"g": before["group_state"]})
+        gate.set()
+        await settled()
+        after = await described(world, "consumer_group_describe", 1)
+        assert {each["member_id"] for each in after["members"]} == {"a"} | ({joined.member_id} if joined else set())
+        assert (await described(world, "describe_groups", 6))["error_code"] is ErrorCode.group_id_not_found
+
+    in_world(make_world, scenario)
+
+
+def test_a_group_without_a_committed_record_is_not_shown(make_world: MakeWorld, settled: Settled) -> None:
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        beat = Heartbeat("a", 0, "a", "/h", rebalance_timeout_ms=60_000, topic_names=frozenset({"t"}))
+        joining = world.groups.consumer_heartbeat("new", beat)
+        assert await error_of(joining) is ErrorCode.coordinator_not_available
+        assert await listed(world) == (ErrorCode.none, {"g": "Empty"})
+        assert world.groups.group("new") is None
+        gate.set()
+        await settled()
+        assert (await listed(world))[1].keys() == {"g", "new"}
+
+    in_world(make_world, scenario)
+
+
+def test_a_classic_group_is_described_as_stable_only_with_a_committed_generation(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    """Its members alone are shown before, as in Kafka: that they have joined is known to the coordinator only."""
+
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        def shown(group: Any) -> tuple[str, str, list[bytes]]:
+            return (
+                group["group_state"],
+                group["protocol_data"],
+                [each["member_assignment"] for each in group["members"]],
+            )
+
+        joined = await world.join("g")
+        syncing = asyncio.ensure_future(world.sync("g", joined))
+        await settled()
+        assert shown(await described(world, "describe_groups", 6)) == ("CompletingRebalance", "", [b""])
+        gate.set()
+        assert (await syncing).error is ErrorCode.none
+        assert shown(await described(world, "describe_groups", 6)) == ("Stable", "range", [b"everything"])
+
+    in_world(make_world, scenario)
+
+
+def generation(world: Any) -> tuple[int, GroupState, dict[str, bytes]]:
+    group = world.groups.group("g")
+    return group.generation_id, group.state, group.members.assignments()
+
+
+@pytest.mark.parametrize("is_stable", [True, False])
+def test_a_classic_group_whose_generation_is_unknown_goes_on_with_the_next_one_which_follows_in_the_log(
+    make_world: MakeWorld, settled: Settled, is_stable: bool
+) -> None:
+    """No member has got the unknown generation. It is committed after all, and the log's last one is the live one."""
+
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        joined = await world.join("g")
+        synced = await world.sync("g", joined)
+        assert (joined.generation_id, synced.error) == (1, ErrorCode.coordinator_not_available)
+        assert generation(world) == (1, GroupState.PREPARING_REBALANCE, {joined.member_id: b""})
+        if is_stable:
+            again = await world.join("g", member_id=joined.member_id)
+            syncing = asyncio.ensure_future(world.sync("g", again))
+            await settled()
+            assert (again.generation_id, syncing.done()) == (2, False)
+            last = 2, GroupState.STABLE, {joined.member_id: b"everything"}
+        else:
+            assert await world.groups.leave("g", [LeavingMember(joined.member_id)]) == [ErrorCode.none]
+            await settled()
+            last = 2, GroupState.EMPTY, {}
+        gate.set()
+        await settled()
+        assert generation(world) == last
+        log = world.replicas.log(await world.groups.offsets_partition("g"))
+        records = [record for batch in log.stored for record in decode_records(batch)]
+        groups = [each for each in records if isinstance(parse_key(each.key or b""), GroupKey)]
+        written = [parse_group_value(each.value or b"").generation_id for each in groups]
+        assert written == [1, 2]
+        await world.restart()
+        assert generation(world) == last
+
+    in_world(make_world, scenario)
+
+
 def test_a_consumer_group_keeps_its_lock_while_a_change_is_unknown(make_world: MakeWorld, settled: Settled) -> None:
     """The next decision counts on the change: it would otherwise be made on a state that the log overtakes."""
 
@@ -128,7 +305,7 @@ def test_a_consumer_group_keeps_its_lock_while_a_change_is_unknown(make_world: M
         assert await error_of(consumer.join(world, "b")) is ErrorCode.coordinator_not_available
         assert now_s() - began_s == pytest.approx(TIMEOUT_MS / 1000)
         assert await error_of(world.groups.delete_group("g")) is ErrorCode.coordinator_not_available
-        assert (world.replicas.writes, consumer.group(world).state.members) == (writes, {})
+        assert (world.replicas.writes, world.groups._groups["g"].state.members) == (writes, {})
         gate.set()
         await settled()
         assert set(consumer.group(world).state.members) == {"a"}

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -389,6 +390,29 @@ def test_offsets_that_cannot_be_committed(request_: Any, code: ErrorCode) -> Non
     world = World()
     assert commit_code(world.call(txn_offset_commit, 5, request_)) is code
     assert not world.committed
+
+
+@pytest.mark.parametrize("is_made_anew", [True, False])
+def test_no_offset_is_committed_for_a_topic_that_was_deleted_during_the_verification(is_made_anew: bool) -> None:
+    """The offsets of the topic have been forgotten by then: a new one of its name would inherit this one."""
+    world = World()
+    verify = world.coordinator.verify_partition
+
+    def delete_and_verify(verified: Any) -> None:
+        verify(verified)
+        topics = dict(world.services.metadata.image.topics)
+        topic = topics.pop("t")
+        if is_made_anew:
+            topics["t"] = replace(topic, topic_id=uuid.uuid4())
+        world.services.metadata.image = MetadataImage(topics=topics)
+
+    world.services.verifier = some(verify_partition=delete_and_verify)
+    # The producer repeats the request, and is told what has become of the topic.
+    assert commit_code(world.call(txn_offset_commit, 5, commit())) is ErrorCode.coordinator_not_available
+    assert not world.committed
+    world.services.verifier = world.coordinator
+    again = commit_code(world.call(txn_offset_commit, 5, commit()))
+    assert again is (ErrorCode.none if is_made_anew else ErrorCode.unknown_topic_or_partition)
 
 
 def test_a_description_groups_partitions_by_topic() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +22,8 @@ from headwater.logtier.records.batch import (
     LAST_OFFSET_DELTA,
     RECORD_COUNT,
     TIMESTAMP_TYPE_LOG_APPEND,
+    Record,
+    build_batch,
     check_batch,
     decode_records,
 )
@@ -345,3 +349,42 @@ def test_flush_ms_forces_the_log_to_disk(folder: LogFolder, make_batch: MakeBatc
     durability.request_if_due(1_000_050, folder.config.flush_ms)
     durability.poll()
     assert durability.flushed_offset == 4
+
+
+def test_kafka_10778_a_log_whose_write_failed_takes_no_records_although_its_disk_works_again(
+    folder: LogFolder, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the failed write a part may be in the file, and what follows it would be behind a hole.
+
+    Records of producers, markers and records of a leader are refused alike. The same after a failed sync, roll or
+    truncation: test_durability.py, test_recovery.py, test_truncation.py.
+    """
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    def refusal(work: Callable[[], object]) -> ErrorCode:
+        with pytest.raises(KafkaError) as caught:
+            work()
+        return caught.value.code
+
+    folder.append(make_batch(1))
+    log, active = folder.log, folder.log.segments.active
+    size = active.size
+    with monkeypatch.context() as broken:
+        broken.setattr(active, "_file", SimpleNamespace(append=fail, path="x"))
+        assert refusal(lambda: folder.append(make_batch(1))) is ErrorCode.kafka_storage_error
+    marker = partial(
+        log.append_end_txn_marker,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        committed=True,
+        transaction_version=1,
+        leader_epoch=0,
+        now_ms=NOW_MS,
+    )
+    replicated = build_batch([Record(None, b"v", NOW_MS)], base_offset=1, partition_leader_epoch=0)
+    for work in (lambda: folder.append(make_batch(1)), marker, lambda: log.append_as_follower(replicated)):
+        assert refusal(work) is ErrorCode.kafka_storage_error
+    assert (log.log_end_offset, active.size, log.segments.active) == (1, size, active)

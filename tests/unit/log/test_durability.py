@@ -144,7 +144,10 @@ def test_a_failed_sync_acknowledges_nothing_and_fails_the_folder(
 
 
 def test_a_failed_sync_is_never_tried_again_as_if_it_had_worked(world: World, make_batch: MakeBatch) -> None:
-    """The kernel drops the pages that it could not write: a second fsync would succeed without them."""
+    """The kernel drops the pages that it could not write: a second fsync would succeed without them.
+
+    Nor does an append follow it (KAFKA-10778).
+    """
     world.produce(make_batch(1))
     world.disk.end(OSError(28, "No space left on device"))
     assert world.disk.syncs == []
@@ -250,6 +253,7 @@ def test_the_recovery_point_stays_within_a_segment_that_may_still_end_there(
 def test_recovered_segments_are_synced_before_the_recovery_point_passes_them(
     tmp_path: Path, make_batch: MakeBatch
 ) -> None:
+    """Fsync of recovered segments, beside KAFKA-3968: a kill leaves them in the page cache only."""
     world = World(tmp_path / "flights-0", TopicConfig(segment_bytes=300))
     for _ in range(9):
         world.log.append_as_leader(make_batch(1), leader_epoch=0, now_ms=NOW_MS)

@@ -77,6 +77,7 @@ def test_a_part_of_an_appended_batch_is_no_duplicate() -> None:
 
 
 def test_five_batches_are_recognised_and_the_sixth_last_is_not() -> None:
+    """The five-batch deduplication window. A producer has five requests under way at most."""
     states = ProducerStates()
     for i in range(6):
         take(states, 0, i, 1, i)

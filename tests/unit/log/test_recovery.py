@@ -283,6 +283,8 @@ def test_a_snapshot_of_kafka_without_our_extension_is_read() -> None:
 def test_a_failed_background_sync_stops_the_partition(
     folder: LogFolder, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """KAFKA-10778, after a roll: no append follows what the disk has failed to write."""
+
     def fail(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 

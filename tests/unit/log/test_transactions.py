@@ -333,7 +333,10 @@ def test_a_delayed_end_of_one_transaction_does_not_end_the_next(transactions: Tr
 
 
 def test_sequences_used_again_after_an_abort_are_no_duplicates_in_the_next_epoch(transactions: Transactions) -> None:
-    """Without an epoch of its own a new transaction's batch would be taken for a retry of the aborted one's."""
+    """Sequence reuse after an abort.
+
+    Without an epoch of its own a new transaction's batch would be taken for a retry of the aborted one's.
+    """
     transactions.write(1, 0, count=2, is_epoch_bumped=True)
     transactions.end(1, commit=False, epoch=1, version=TV2)
     assert transactions.write(1, 0, epoch=1, count=2, is_epoch_bumped=True) == 3

@@ -49,6 +49,8 @@ def test_a_log_begins_anew_at_any_offset(small_segments: LogFolder, offset: int,
 
 
 def test_a_log_whose_files_cannot_be_replaced_accepts_no_records(folder: LogFolder, monkeypatch: Any) -> None:
+    """KAFKA-10778: no append follows a failed change of the files."""
+
     def fail(*_: object, **__: object) -> Any:
         raise OSError(5, "Input/output error")
 
@@ -63,6 +65,8 @@ def test_a_log_whose_files_cannot_be_replaced_accepts_no_records(folder: LogFold
 
 
 def test_a_log_that_cannot_be_truncated_accepts_no_records(folder: LogFolder, monkeypatch: Any) -> None:
+    """KAFKA-10778: no append follows a failed truncation."""
+
     def fail(_: object, __: int) -> int:
         raise OSError(5, "Input/output error")
 
@@ -71,9 +75,14 @@ def test_a_log_that_cannot_be_truncated_accepts_no_records(folder: LogFolder, mo
     with pytest.raises(KafkaError):
         folder.log.truncate_to(0)
     assert folder.log.health.failure is not None
+    monkeypatch.undo()
+    with pytest.raises(KafkaError) as refused:
+        folder.log.append_as_follower(of_epoch(0, 1))
+    assert refused.value.code is ErrorCode.kafka_storage_error
 
 
 def test_a_truncation_at_the_end_removes_epochs_without_records(folder: LogFolder) -> None:
+    """KAFKA-10706: epochs without records stay in no log, where they would hide a divergence."""
     folder.log.append_as_follower(of_epoch(1, 0))
     folder.log.begin_epoch(4, 1)
     folder.log.truncate_to(1)

@@ -250,6 +250,51 @@ def test_a_follower_that_is_too_far_behind_reads_everything_anew(tmp_path: Path)
     run(tmp_path, scenario)
 
 
+class LaggingAndFailingStore(FailingStore, LaggingStore):
+    """A list that has lost the next change, in a new session at a server that is behind."""
+
+    is_behind_after_sync = False
+
+    async def sync(self) -> None:
+        shown = self.shown
+        await super().sync()
+        if self.is_behind_after_sync:  # another session has begun meanwhile
+            self.shown, self.is_behind_after_sync = shown, False
+
+
+@pytest.mark.parametrize("is_behind_after_sync", [False, True])
+def test_an_image_that_is_read_anew_is_never_older_than_the_applied_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_behind_after_sync: bool
+) -> None:
+    """Topics that are not in it count as deleted: their logs, the offsets of groups in them, the markers they need."""
+    monkeypatch.setattr(follower_module, "RETRY_S", 0.001)
+
+    async def scenario() -> None:
+        store = LaggingAndFailingStore(str(tmp_path), RealDisk())
+        store.failures = []
+        await store.start()
+        await store.multi([Create(path, b"") for path in paths.PERSISTENT_PARENTS])
+        world = World(store)
+        await world.follower.start()
+        behind: tuple[int, dict[str, bytes]] = (store.end_offset, {})
+        await world.follower.reached(await world.add_topic("t"))
+        deleted: list[str] = []
+        world.cache.subscribe(lambda delta: deleted.extend(topic.name for topic in delta.deleted))
+        store.shown, store.is_behind_after_sync = behind, is_behind_after_sync
+        store.failures = [ChangesTrimmedError(), *([ChangesTrimmedError()] if is_behind_after_sync else [])]
+        await world.follower.reached(await world.add_topic("u"))
+        await world.follower.reached(await world.add_topic("v"))
+        assert (sorted(world.cache.image.topics), deleted) == (["t", "u", "v"], [])
+        has_caught_up = store.shown is None
+        assert has_caught_up
+        assert not store.failures
+        assert not world.failures
+        await world.follower.stop()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 OTHER_ID = SetData(paths.CLUSTER_ID, paths.encode_cluster_id("other"))
 
 

@@ -91,6 +91,7 @@ async def test_an_event_while_a_watch_is_being_armed_arms_it_once_more(client: O
 
 @scenario
 async def test_after_a_lost_connection_all_is_armed_and_called_again(client: OneShotWatches) -> None:
+    """A watch event lost in a reconnect."""
     await client.answer()
     client.is_connected = False
     client.event()

@@ -32,6 +32,7 @@ from tests.conftest import Certificates
 
 @pytest.mark.parametrize("seed", range(3))
 def test_waits_between_attempts_to_connect_neither_vanish_nor_grow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kazoo's back-off grows, and a session is lost while ZooKeeper is back already."""
     monkeypatch.setattr(random, "uniform", random.Random(seed).uniform)
     waits: list[float] = []
     retry = reconnecting()
@@ -62,6 +63,7 @@ def test_waits_between_attempts_to_connect_neither_vanish_nor_grow(seed: int, mo
 def test_hosts_are_named_so_often_that_a_handshake_does_not_outlast_the_session(
     connect: str, session_timeout_ms: int, hosts: list[str]
 ) -> None:
+    """Kazoo waits a session time, divided by the hosts in its list, for a server that listens only."""
     assert host_list(ZooKeeperSettings(connect, session_timeout_ms)) == hosts
 
 
@@ -129,6 +131,7 @@ class ScriptedClient:
     made: ClassVar[list[ScriptedClient]] = []
 
     def __init__(self, **named: Any) -> None:
+        self.named = named
         self.handler: KazooHandler = named["handler"]
         self.client_id = (7, b"")
         self.client_state = KeeperState.CONNECTED
@@ -157,6 +160,20 @@ async def begun(monkeypatch: pytest.MonkeyPatch) -> tuple[ZooKeeperSession, Scri
     session.begin()
     await session.connected()
     return session, ScriptedClient.made[-1]
+
+
+def test_kazoo_gets_the_repeated_hosts_and_the_waits_that_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With kazoo's defaults a session was lost after 25 s without ZooKeeper."""
+
+    async def scenario() -> None:
+        session, client = await begun(monkeypatch)
+        wanted, given = reconnecting(), client.named["connection_retry"]
+        assert client.named["hosts"] == ",".join(host_list(ZooKeeperSettings("zk"))) == ",".join(["zk:2181"] * 6)
+        for name in ("max_tries", "delay", "backoff", "max_delay", "sleep_func"):
+            assert getattr(given, name) == getattr(wanted, name), name
+        await session.end()
+
+    asyncio.run(scenario())
 
 
 def test_a_request_whose_connection_is_lost_finds_the_session_suspended(monkeypatch: pytest.MonkeyPatch) -> None:

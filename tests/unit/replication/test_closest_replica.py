@@ -1,4 +1,7 @@
-"""Consumers that fetch from the replica of their rack (KIP-392), through the handlers, in virtual time."""
+"""Consumers that fetch from the replica of their rack (KIP-392), through the handlers, in virtual time.
+
+The case of Kafka's system test fetch_from_follower; with real brokers and clients: interaction/cluster.
+"""
 
 from __future__ import annotations
 

@@ -284,6 +284,8 @@ def test_a_leader_that_returns_is_asked_at_once(tmp_path: Path) -> None:
 
 
 def test_a_leader_that_was_deposed_before_its_first_record_follows_at_once(tmp_path: Path) -> None:
+    """KAFKA-10706: consecutive elections without data, on real logs: its own empty epoch kept a follower truncating."""
+
     async def scenario(cluster: Cluster) -> None:
         cluster.start(led_by(1))
         cluster.nodes[1].append(2)

@@ -435,7 +435,10 @@ def test_an_unforeseen_error_of_one_log_stops_only_its_partition(
 
 
 def test_kafka_10778_no_append_follows_a_failed_write(tmp_path: Path) -> None:
-    """KAFKA-10778: after a failed write appends went on until the folder was taken offline."""
+    """KAFKA-10778: after a failed write appends went on until the folder was taken offline.
+
+    Here the disk is only full, and takes records again; one that fails: log/test_append.py.
+    """
 
     async def scenario(cluster: Cluster) -> None:
         cluster.start(led_by(1), led_by(1))

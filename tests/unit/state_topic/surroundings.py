@@ -71,9 +71,14 @@ class MemoryMetadata:
     def subscribe(self, callback: Callable[[MetadataDelta], None], /) -> None:
         self.subscribers.append(callback)
 
-    def set_topics(self, topics: dict[str, TopicImage]) -> None:
+    def set_topics(self, topics: dict[str, TopicImage], *deleted: uuid.UUID) -> None:
         old = self.image
-        self.image = replace(old, topics=topics, topic_names={topic.topic_id: name for name, topic in topics.items()})
+        self.image = replace(
+            old,
+            topics=topics,
+            topic_names={topic.topic_id: name for name, topic in topics.items()},
+            deleted_topics={**old.deleted_topics, **{str(each): 0 for each in deleted}},
+        )
         for subscriber in self.subscribers:
             subscriber(metadata_delta(old, self.image))
 
@@ -96,7 +101,12 @@ class MemoryMetadata:
         self.set_topics(dict(with_leader_epoch(self.image, leader_epoch).topics))
 
     def remove(self, name: str) -> None:
-        self.set_topics({key: topic for key, topic in self.image.topics.items() if key != name})
+        deleted = self.image.topics[name].topic_id
+        self.lose(name, deleted)
+
+    def lose(self, name: str, *deleted: uuid.UUID) -> None:
+        """Take a topic out of the image, as a store does that has lost its nodes."""
+        self.set_topics({key: topic for key, topic in self.image.topics.items() if key != name}, *deleted)
 
 
 @dataclass

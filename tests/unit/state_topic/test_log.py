@@ -105,9 +105,9 @@ def test_a_partition_is_found_loaded_and_forgotten() -> None:
     log.metadata.add("__state", 1)
     assert code_of(log) is ErrorCode.not_coordinator, "not noticed yet"
     assert log.new_partitions() == [0]
-    assert (code_of(log), log.is_reading) == (ErrorCode.coordinator_load_in_progress, True)
+    assert (code_of(log), log.is_loading(0)) == (ErrorCode.coordinator_load_in_progress, True)
     assert log.read() == []
-    assert (code_of(log), log.is_reading, log.is_active(0)) == (ErrorCode.none, False, True)
+    assert (code_of(log), log.is_loading(0), log.is_active(0)) == (ErrorCode.none, False, True)
     assert log.new_partitions() == []
     log.forget_all()
     assert log.new_partitions() == [0]

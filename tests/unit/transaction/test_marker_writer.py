@@ -15,6 +15,7 @@ from headwater.logtier.transaction.coordinator import RETRY_BACKOFF_MS
 from headwater.logtier.transaction.markers import Marker as RequestedMarker
 from headwater.logtier.transaction.metadata import ProducerIdAndEpoch, TransactionState
 from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
+from tests.topic_images import with_leader_epoch
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.transaction.world import Marker, World, code_of
 from tests.virtual_time import run_virtually
@@ -102,6 +103,35 @@ def test_partitions_of_other_leaders_get_their_markers_from_them() -> None:
         assert state(world) is TransactionState.COMPLETE_COMMIT
 
     with_transaction(scenario, P0, P1, P2)
+
+
+def test_markers_carry_the_epoch_of_the_load_not_that_of_the_newest_image() -> None:
+    """Else a coordinator that does not know yet that it is deposed would pass for its successor, and fence it."""
+
+    async def scenario(world: World, producer: ProducerIdAndEpoch) -> None:
+        world.metadata.move("t", 1, leader=2, leader_epoch=1)
+        world.metadata.move(TRANSACTION_TOPIC, partition_for(ID, 2), leader=1, leader_epoch=4)
+        await settle()
+        gate = world.replicas.gate = asyncio.Event()
+        ending = asyncio.ensure_future(end(world, producer))
+        await settle()
+        # The image is newer than what the coordinator has heard of.
+        loaded, world.metadata.image = world.metadata.image, with_leader_epoch(world.metadata.image, 9)
+        gate.set()
+        await ending
+        [(broker_id, marker, _)] = world.others.asked
+        assert (broker_id, marker.coordinator_epoch, world.replicas.coordinator_epochs) == (2, 4, [4])
+        assert world.coordinator.describe(ID).state is TransactionState.PREPARE_COMMIT
+        # When it has, it is the coordinator of the later epoch.
+        world.metadata.image = loaded
+        world.metadata.move(TRANSACTION_TOPIC, partition_for(ID, 2), leader=1, leader_epoch=9)
+        await settle()
+        assert ([marker.coordinator_epoch for _, marker, _ in world.others.asked], state(world)) == (
+            [4, 9],
+            TransactionState.COMPLETE_COMMIT,
+        )
+
+    with_transaction(scenario, P0, P1)
 
 
 def test_only_the_refused_partitions_are_tried_again_at_their_leader_of_then() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.state_topic.log import FINISH_MS_MAX, UndecidedWriteError
 from headwater.logtier.state_topic.topic import partition_for
@@ -54,6 +54,10 @@ async def timed_out_end(world: World, producer: ProducerIdAndEpoch) -> None:
     assert now_s() - began_s == pytest.approx(WRITE_TIMEOUT_MS / 1000)
 
 
+def listed(world: World) -> dict[str, TransactionState]:
+    return {name: metadata.state for name, metadata in world.coordinator.transactions()}
+
+
 def attempts(world: World, producer: ProducerIdAndEpoch) -> list[Coroutine[Any, Any, Any]]:
     coordinator = world.coordinator
     return [
@@ -66,6 +70,8 @@ def attempts(world: World, producer: ProducerIdAndEpoch) -> list[Coroutine[Any, 
 
 def test_an_id_with_an_unknown_outcome_is_blocked_until_the_watermark_has_passed_it() -> None:
     async def scenario(world: World, producer: ProducerIdAndEpoch, gate: asyncio.Event) -> None:
+        ongoing = world.coordinator.describe(ID)
+        assert ongoing.state is TransactionState.ONGOING
         await timed_out_end(world, producer)
         writes = world.replicas.writes
         for attempt in attempts(world, producer):
@@ -73,9 +79,13 @@ def test_an_id_with_an_unknown_outcome_is_blocked_until_the_watermark_has_passed
         world.clock.ms += 120_000
         await world.coordinator.abort_timed_out()
         assert (world.replicas.writes, world.replicas.markers) == (writes, {})
+        # Shown is what is committed.
+        assert world.coordinator.describe(ID) == ongoing
+        assert listed(world) == {ID: TransactionState.ONGOING}
         gate.set()
         await settle()
         assert world.coordinator.describe(ID).state is TransactionState.COMPLETE_COMMIT
+        assert listed(world) == {ID: TransactionState.COMPLETE_COMMIT}
         assert world.told == [(P0, producer.producer_id, True)]
         assert world.live() == world.replayed()
         # The repeated commit has the answer of the first one.
@@ -116,6 +126,9 @@ def test_a_new_id_whose_first_write_is_unknown_is_blocked_too() -> None:
         coordinator = world.coordinator
         assert await code_of(coordinator.init_producer("orders", 60_000, None)) is ErrorCode.coordinator_not_available
         assert await code_of(coordinator.init_producer("orders", 60_000, None)) is ErrorCode.concurrent_transactions
+        with pytest.raises(KafkaError, match="transactional_id_not_found"):
+            coordinator.describe("orders")
+        assert listed(world).keys() == {ID}
         gate.set()
         await settle()
         assert (await coordinator.init_producer("orders", 60_000, None)).epoch == 1
@@ -171,6 +184,10 @@ def test_ids_are_served_only_when_what_was_loaded_is_committed_and_outcomes_are_
         await asyncio.sleep(1_000)
         for attempt in attempts(world, producer):
             assert await code_of(attempt) is ErrorCode.coordinator_load_in_progress
+        # As in Kafka, whose clients ask again: a list in which these ids are missing looks whole.
+        with pytest.raises(KafkaError, match="coordinator_load_in_progress"):
+            world.coordinator.transactions()
+        assert list(world.coordinator.loaded_transactions()) == []
         assert world.replicas.markers == {}
         gate.set()
         await settle()
