@@ -24,12 +24,8 @@ async def plan_levels(
         KafkaError: invalid_update_version, with the reason.
     """
     brokers = {**image.registrations, **await registered_brokers(store, image.registrations)}
-    others = {
-        broker_id: registered_ranges(each.process.features)
-        for broker_id, each in brokers.items()
-        if broker_id != controller_id
-    }
-    return plan_update_features(image.features, updates, SUPPORTED_FEATURES, others)
+    ranges = {broker_id: registered_ranges(each.process.features) for broker_id, each in brokers.items()}
+    return plan_update_features(image.features, updates, {**ranges, controller_id: SUPPORTED_FEATURES})
 
 
 class Admissions:

@@ -30,21 +30,20 @@ class FeatureUpdate(NamedTuple):
 def plan_update_features(
     finalized: FinalizedFeatures,
     updates: Sequence[FeatureUpdate],
-    supported: FeatureRanges,
     brokers: Mapping[int, FeatureRanges],
 ) -> list[Operation]:
     """Return the operations of an update, which takes effect as a whole; none if all levels are as wanted.
 
     Args:
-        supported: The ranges of this release, which runs the controller.
-        brokers: The ranges of the other brokers, live or not: one that is away comes back as it was.
+        brokers: The ranges of all brokers, live or not: one that is away comes back as it was. The controller is one
+            of them, which an administrator who asks another broker must be told by its id.
 
     Raises:
         KafkaError: invalid_update_version, with the reason; nothing is changed.
     """
     levels = dict(finalized.levels)
     for update in updates:
-        problem = _problem(update, levels.get(update.feature, 0), supported, brokers)
+        problem = _problem(update, levels.get(update.feature, 0), brokers)
         if problem is not None:
             raise KafkaError(
                 ErrorCode.invalid_update_version,
@@ -59,21 +58,19 @@ def plan_update_features(
     return [SetData(paths.FEATURES, paths.encode_features(FinalizedFeatures(finalized.epoch + 1, levels)))]
 
 
-def _problem(
-    update: FeatureUpdate, present: int, supported: FeatureRanges, brokers: Mapping[int, FeatureRanges]
-) -> str | None:
+def _problem(update: FeatureUpdate, present: int, brokers: Mapping[int, FeatureRanges]) -> str | None:
     """Return why a level cannot be set, in Kafka's words and in the order of its checks."""
     feature, level, upgrade_type = update
     if upgrade_type not in _UPGRADE_TYPES:
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
-    for who, ranges in [("This broker", supported), *((f"Broker {each}", brokers[each]) for each in sorted(brokers))]:
-        range_ = ranges.get(feature, NOT_SUPPORTED)
+    for broker_id in sorted(brokers):
+        range_ = brokers[broker_id].get(feature, NOT_SUPPORTED)
         if level not in range_:
             if range_ == NOT_SUPPORTED:
-                return f"{who} does not support this feature."
-            return f"{who} only supports versions {range_}"
+                return f"Broker {broker_id} does not support this feature."
+            return f"Broker {broker_id} only supports versions {range_}"
     if level < present and upgrade_type == UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "

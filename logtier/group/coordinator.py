@@ -52,6 +52,9 @@ AnswerT = TypeVar("AnswerT")
 #: member id is a client id followed by a UUID.
 NAME_BYTES_MAX = 32_000
 
+#: Maximum time that a commit waits for a load: less than a session of the members behind it on the connection.
+LOAD_WAIT_S_MAX = 5.0
+
 _MINUTE_MS = 60_000
 #: First version of OffsetCommit with GROUP_ID_NOT_FOUND; earlier versions get ILLEGAL_GENERATION.
 _GROUP_NOT_FOUND_FROM = 9
@@ -289,6 +292,17 @@ class GroupCoordinator:
         return await self._consumer.heartbeat(group_id, beat, is_visible)
 
     # ---- offsets ----
+
+    async def await_load(self, group_id: str) -> None:
+        """Wait a moment while a group is being loaded, for the requests whose errors applications are shown.
+
+        librdkafka repeats a commit twice within 0.3 s, and then the application has the error: a load may last longer
+        when its coordinator has just moved.
+
+        Raises:
+            KafkaError: not_coordinator.
+        """
+        await self._log.load_ended(group_id, LOAD_WAIT_S_MAX)
 
     async def commit_offsets(
         self,

@@ -193,6 +193,7 @@ class MetadataFollower:
             # In a new session the server may be one that is behind: topics would be gone from the image for a while,
             # and coordinators would take them for deleted.
             log.info("the metadata that was read anew is older than the applied one, and is read again")
+            await asyncio.sleep(RETRY_S)
             return
         # Nodes that are gone are no change: their topics would be gone from the image, and their leaders with them.
         if image.cluster_id != self.image.cluster_id:

@@ -1,6 +1,7 @@
 """The log of a coordinator's topic: its partitions on this broker with their state, and all writes to them."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 from abc import ABC, abstractmethod
@@ -155,6 +156,14 @@ class StateTopicLog(ABC):
             ErrorCode.coordinator_load_in_progress, f"the state of {self._described(name)} is being loaded"
         )
 
+    async def load_ended(self, name: str, limit_s: float) -> None:
+        """Wait until the state of a name is being loaded no longer, for whatever reason, or the time is over."""
+        led = self._partitions.get(self.partition_of(name))
+        if led is not None and not led.settled.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await led.settled.wait()
+
     # ---- which partitions ----
 
     def is_active(self, partition: int) -> bool:
@@ -244,14 +253,14 @@ class StateTopicLog(ABC):
         """Mark a partition as failed to load."""
         led = self._partitions.get(partition)
         if led is not None:
-            led.state = PartitionState.FAILED
+            led.enter(PartitionState.FAILED)
 
     def retry(self, partition: int) -> bool:
         """Mark a failed partition as loading again; False if it is no longer led here."""
         led = self._partitions.get(partition)
         if led is None or led.state is not PartitionState.FAILED:
             return False
-        led.state = PartitionState.LOADING
+        led.enter(PartitionState.LOADING)
         return True
 
     async def _read(
@@ -276,7 +285,7 @@ class StateTopicLog(ABC):
         """
         key = TopicPartition(self.TOPIC, partition)
         led = self._partitions[partition]
-        led.state = PartitionState.READING
+        led.enter(PartitionState.READING)
         try:
             log = self._replicas.log(key)
             for batch in log.batches():
@@ -288,7 +297,7 @@ class StateTopicLog(ABC):
             end_offset = log.log_end_offset
         except (KafkaError, OSError, CorruptRecordsError) as error:
             logger.error("%s cannot be loaded, its %s are not available: %s", key, self.CONTENTS, error)
-            led.state = PartitionState.FAILED
+            led.enter(PartitionState.FAILED)
             return None
         for _ in restoring:
             await self.turns.step()
@@ -296,9 +305,9 @@ class StateTopicLog(ABC):
                 return None
         commitment = self._replicas.commitment(key, end_offset - 1)
         if commitment is not None:
-            led.state = PartitionState.WAITING
+            led.enter(PartitionState.WAITING)
             return functools.partial(self._adopt_when_committed, key, led, commitment, adopt)
-        led.state = PartitionState.ACTIVE
+        led.enter(PartitionState.ACTIVE)
         adopt()
         return None
 
@@ -310,16 +319,16 @@ class StateTopicLog(ABC):
         except KafkaError as error:
             if self._partitions.get(key.partition) is led:
                 logger.warning("%s cannot be loaded, its %s are not available: %s", key, self.CONTENTS, error)
-                led.state = PartitionState.FAILED
+                led.enter(PartitionState.FAILED)
             return
         if self._partitions.get(key.partition) is not led:
             return
-        led.state = PartitionState.ACTIVE
+        led.enter(PartitionState.ACTIVE)
         try:
             adopt()
         except Exception:
             logger.exception("%s cannot be loaded", key)
-            led.state = PartitionState.FAILED
+            led.enter(PartitionState.FAILED)
 
     # ---- writing ----
 

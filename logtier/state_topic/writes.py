@@ -61,6 +61,16 @@ class LedPartition:
     leader_epoch: int
     state: PartitionState = PartitionState.LOADING
     writes: deque[StateWrite] = field(default_factory=deque)
+    #: Set while no load is under way: the partition is loaded, failed or resigned.
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def enter(self, state: PartitionState) -> None:
+        """Change the state; what waits for the end of the load goes on."""
+        self.state = state
+        if state in (PartitionState.ACTIVE, PartitionState.FAILED):
+            self.settled.set()
+        else:
+            self.settled.clear()
 
     def add(self, write: StateWrite, commitment: Wait | None) -> asyncio.Task[None] | None:
         """Add an appended batch, to be applied when committed; return the task that waits for that, if any."""
@@ -73,6 +83,7 @@ class LedPartition:
 
     def resign(self, error: KafkaError) -> None:
         """End the leadership: fail all running writes."""
+        self.settled.set()
         writes, self.writes = self.writes, deque()
         for write in writes:
             _refuse(write, error)

@@ -31,6 +31,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     if request.topics and not requested.commits:
         return {"topics": requested.answers}
     try:
+        await context.services.groups.await_load(request.group_id)
         await context.services.groups.commit_offsets(
             request.group_id,
             member_id=request.member_id,

@@ -1,4 +1,7 @@
-"""DescribeProducers: the producer states of partitions, in particular ongoing transactions (KIP-664)."""
+"""DescribeProducers: the producer states of partitions, in particular ongoing transactions (KIP-664).
+
+Followers answer, too: Kafka's tool asks one broker for all of its replicas.
+"""
 
 from typing import Any
 
@@ -51,7 +54,7 @@ def _partition(topic_partition: TopicPartition, refusal: KafkaError | None, cont
         }
     try:
         partition = context.services.replica_manager.partition(topic_partition)
-        partition.check_leader()
+        partition.check_leader(or_follower=True)
     except KafkaError as error:
         return {"partition_index": index, "error_code": error.code, "active_producers": []}
     return {

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -18,6 +18,9 @@ from tests.zookeeper import ServerOptions, ZooKeeperServer, running_zookeeper
 
 USER, PASSWORD = "headwater", "a secret"
 JAAS = "org.apache.zookeeper.server.auth.DigestLoginModule"
+#: The command of the present release, and of one that knows the first level of transactions alone.
+HEADWATER = (sys.executable, "-m", "headwater")
+EARLIER_RELEASE = (sys.executable, "-P", str(Path(__file__).with_name("earlier_release.py")))
 START_S = 90
 STOP_S = 30
 COMMAND_S = 120
@@ -27,6 +30,9 @@ class ClusterProcesses:
     """Brokers by id, whose folders and ports outlast their processes; each cluster has a chroot of its own.
 
     Invariant: after `close` no process is left.
+
+    Attributes:
+        program: The command of the brokers that are started from now on: `headwater` of some release.
     """
 
     def __init__(self, folder: Path, connect: str, session_ms: int) -> None:
@@ -35,6 +41,7 @@ class ClusterProcesses:
         self.session_ms = session_ms
         self.ports: dict[int, int] = {}
         self.children: dict[int, Child] = {}
+        self.program: Sequence[str] = HEADWATER
 
     def address(self, broker_id: int) -> str:
         return f"127.0.0.1:{self.ports[broker_id]}"
@@ -62,7 +69,7 @@ class ClusterProcesses:
 
     def begin(self, broker_id: int, **properties: str) -> Child:
         """Start a broker; it may not serve yet."""
-        command = [sys.executable, "-m", "headwater", "broker", "--config", self.file(broker_id, **properties)]
+        command = [*self.program, "broker", "--config", self.file(broker_id, **properties)]
         environment = os.environ | {"HEADWATER_LOG_LEVEL": "INFO", "NO_COLOR": "1"}
         output = self.folder / f"{broker_id}.log"
         child = self.children[broker_id] = Child(f"broker {broker_id}", command, output, environment)
@@ -97,7 +104,7 @@ class ClusterProcesses:
 
 def headwater(*arguments: str, stdin: str = "", ends: int = 0, within_s: float = COMMAND_S) -> CompletedProcess[str]:
     """Run a command to its end, with this exit code and without a stack trace."""
-    command = [sys.executable, "-m", "headwater", *arguments]
+    command = [*HEADWATER, *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=within_s, check=False)
     assert done.returncode == ends, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -13,7 +13,7 @@ object WordCount {
     properties.put(StreamsConfig.APPLICATION_ID_CONFIG, application)
     properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2)
     properties.put(StreamsConfig.STATE_DIR_CONFIG, folder)
-    properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, "1")
+    properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, "-1")
     properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, "100")
     properties.put("auto.offset.reset", "earliest")
     // So long does the group wait for the one that was killed.

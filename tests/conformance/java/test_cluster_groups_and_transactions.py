@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
+from headwater.logtier.state_topic.topic import partition_for
+from tests.conformance.transactions.test_transactions import write_late
 from tests.faults.full_isrs import await_full_isrs
 from tests.faults.processes import FaultyCluster, until
 
@@ -21,12 +31,13 @@ pytestmark = pytest.mark.slow
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+OFFSETS_PARTITIONS = 6
 CLUSTER = {
     "min.insync.replicas": 2,
     "offsets.topic.replication.factor": 3,
     "transaction.state.log.replication.factor": 3,
     "transaction.state.log.min.isr": 2,
-    "offsets.topic.num.partitions": 6,
+    "offsets.topic.num.partitions": OFFSETS_PARTITIONS,
     "transaction.state.log.num.partitions": 6,
     "group.initial.rebalance.delay.ms": 0,
 }
@@ -77,11 +88,12 @@ def until_shown(look: Callable[[], str], expression: str) -> re.Match[str]:
 
 
 def consumed(cluster: FaultyCluster, topic: str, group: str) -> Consumer:
-    """A member of a group that has read a topic to its end and committed."""
+    """A member of a group that has read a topic to its end and committed; a group's name begins with its protocol."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
             "group.id": group,
+            "group.protocol": group.partition("-")[0],
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
@@ -95,37 +107,72 @@ def consumed(cluster: FaultyCluster, topic: str, group: str) -> Consumer:
     return consumer
 
 
-def test_groups_through_any_broker(kafka_tool: KafkaTool, cluster: FaultyCluster, topic: str) -> None:
+def rows_of(output: str, group: str, topic: str, *columns: str) -> int:
+    """The number of partitions that a description or a plan of offsets shows with these columns."""
+    return len(re.findall(rf"{group} +{topic} +\d +{' +'.join(columns)}(?!\S)", output))
+
+
+def test_groups_through_any_broker(kafka_tool: KafkaTool, cluster: FaultyCluster, topic: str, tmp_path: Path) -> None:
+    """A group of the classic protocol and one of KIP-848, of one coordinator, which dies."""
     run = runner(kafka_tool, cluster, GROUPS)
-    consumer = consumed(cluster, topic, "billing")
-    described = ["--describe", "--group", "billing"]
-    state = run(1, *described, "--state")
-    assert re.search(r"billing .*range +Stable +1\b", state), state
-    coordinator = int(re.search(r"127\.0\.0\.1:\d+ +\((\d)\)", state)[1])  # type: ignore[index]
+    classic = "classic-billing"
+    consumer = next(
+        name
+        for name in (f"consumer-billing-{number}" for number in range(1_000))
+        if partition_for(name, OFFSETS_PARTITIONS) == partition_for(classic, OFFSETS_PARTITIONS)
+    )
+    groups = (classic, consumer)
+    members = [consumed(cluster, topic, each) for each in groups]
+    everything = ["--describe", "--all-groups"]
+    state = run(1, *everything, "--state")
+    assert re.search(rf"{classic} .*range +Stable +1\b", state), state
+    found = re.search(rf"{consumer} +127\.0\.0\.1:\d+ +\((\d)\) +uniform +Stable +1\b", state)
+    assert found, state
+    coordinator = int(found[1])
+    assert len(re.findall(rf"billing.* 127\.0\.0\.1:\d+ +\({coordinator}\)", state)) == 2
     others = [each for each in cluster.brokers if each != coordinator]
-    assert len(re.findall(rf"billing +{topic} +\d +20 +20 +0 ", run(others[0], *described))) == 3
+    described = run(others[0], *everything)
+    assert [rows_of(described, each, topic, "20", "20", "0") for each in groups] == [3, 3], described
 
     lose(cluster, coordinator)
-    moved = until_shown(lambda: run(others[0], *described, "--state"), r"127\.0\.0\.1:\d+ +\((\d)\)")
-    assert int(moved[1]) != coordinator
-    assert "billing" in run(others[1], "--list").split()
-    until_shown(
-        lambda: f"{consumer.poll(0.5)}" + run(others[1], *described, "--members", "--verbose"),
-        rf"billing .*\b{topic}[:(]0,1,2",
-    )
-    assert len(re.findall(rf"billing +{topic} +\d +20 +20 +0 ", run(others[1], *described))) == 3
-    assert "inactive" in run(others[0], "--reset-offsets", "--group", "billing", "--topic", topic, "--to-earliest",
-                             "--execute").lower()  # fmt: skip
-    consumer.close()
+    for group in groups:
+        moved = until_shown(
+            lambda of=group: run(others[0], "--describe", "--group", of, "--state"),  # type: ignore[misc]
+            rf"{group} +127\.0\.0\.1:\d+ +\((\d)\)",
+        )
+        assert int(moved[1]) != coordinator
+    assert {*groups} <= {*run(others[1], "--list").split()}
+    for group, member in zip(groups, members, strict=True):
+        until_shown(
+            lambda of=group, by=member: (  # type: ignore[misc]
+                f"{by.poll(0.5)}" + run(others[1], "--describe", "--group", of, "--members", "--verbose")
+            ),
+            rf"{group} .*\b{topic}[:(]0,1,2",
+        )
+    described = run(others[1], *everything)
+    assert [rows_of(described, each, topic, "20", "20", "0") for each in groups] == [3, 3], described
+    reset = ["--reset-offsets", "--all-groups", "--topic", topic]
+    assert run(others[0], *reset, "--to-earliest", "--execute").lower().count("inactive") == 2
+    for member in members:
+        member.close()
 
     cluster.start_missing()
-    reset = ["--reset-offsets", "--group", "billing", "--topic", topic, "--to-earliest", "--execute"]
-    assert len(re.findall(rf"billing +{topic} +\d +0\b", run(coordinator, *reset))) == 3
-    assert len(re.findall(rf"billing +{topic} +\d +0 +20 +20 ", run(others[0], *described))) == 3
-    run(others[1], "--delete-offsets", "--group", "billing", "--topic", f"{topic}:0")
-    assert len(re.findall(rf"billing +{topic} +\d +0 ", run(coordinator, *described))) == 2
-    assert "'billing'" in run(others[0], "--delete", "--group", "billing")
-    assert "billing" not in run(coordinator, "--list").split()
+    planned = run(coordinator, *reset, "--to-offset", "5", "--dry-run", "--export")
+    lines = [line for line in planned.splitlines() if topic in line]
+    assert len(lines) == 6, planned
+    plan = tmp_path / "offsets.csv"
+    plan.write_text("".join(f"{line}\n" for line in lines))
+    done = run(others[0], "--reset-offsets", "--all-groups", "--from-file", str(plan), "--execute")
+    assert [rows_of(done, each, topic, "5") for each in groups] == [3, 3], done
+    described = run(others[0], *everything)
+    assert [rows_of(described, each, topic, "5", "20", "15") for each in groups] == [3, 3], described
+    for group in groups:
+        run(others[1], "--delete-offsets", "--group", group, "--topic", f"{topic}:0")
+    described = run(coordinator, *everything)
+    assert [rows_of(described, each, topic, "5", "20", "15") for each in groups] == [2, 2], described
+    deleted = run(others[0], "--delete", "--all-groups")
+    assert all(f"'{each}'" in deleted for each in groups), deleted
+    assert {*groups}.isdisjoint(run(coordinator, "--list").split())
 
 
 def test_transactions_through_any_broker(kafka_tool: KafkaTool, cluster: FaultyCluster, topic: str) -> None:
@@ -172,6 +219,47 @@ def test_transactions_through_any_broker(kafka_tool: KafkaTool, cluster: FaultyC
     assert values.count(b"of mover") == values.count(b"of after") == 1
     assert b"of forgotten" not in values
     del hanging
+
+    # An administrator ends a transaction that its coordinator knows; its producer is fenced.
+    stuck = begun(cluster, topic, "stuck")
+    run(others[0], "forceTerminateTransaction", "--transactionalId", "stuck")
+    until_shown(lambda: run(others[1], "list"), r"stuck\s+\d\s+\d+\s+Empty")
+    with pytest.raises(KafkaException) as fenced:
+        stuck.commit_transaction(WAIT_S)
+    assert fenced.value.args[0].fatal()
+
+
+def test_a_hanging_transaction_is_found_and_aborted(kafka_tool: KafkaTool, cluster: FaultyCluster, topic: str) -> None:
+    """Without verification, a batch that comes late opens a transaction that no coordinator will end."""
+    run = runner(kafka_tool, cluster, TRANSACTIONS)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    leader = admin.list_topics(topic, WAIT_S).topics[topic].partitions[2].leader
+    switch(admin, leader, "transaction.partition.verification.enable", "false")
+    begun(cluster, topic, "late").commit_transaction(WAIT_S)
+    owner = re.search(r"\d\s+late\s+(\d+)\s+(\d+)\s+CompleteCommit", described := run(1, "describe",
+                      "--transactional-id", "late"))  # fmt: skip
+    assert owner, described
+    open_one = begun(cluster, topic, "open")
+    write_late(cluster.brokers[leader].address, topic, 2, "late", int(owner[1]), int(owner[2]))
+    switch(admin, leader, "transaction.partition.verification.enable", None)
+    searched = ["find-hanging", "--max-transaction-timeout", "0"]
+    # Asked of the topic, and of the broker; the transaction that is open is not hanging.
+    for scope in (["--topic", topic], ["--broker-id", str(leader)]):
+        shown = until_shown(lambda of=scope: run(1, *searched, *of), rf"{topic}\s+2\s+{owner[1]}\s.*")  # type: ignore[misc]
+        assert shown[0].split()[5] == "20"
+    assert not re.search(rf"{topic}\s+1\s", run(2, *searched, "--topic", topic))
+    run(3, "abort", "--topic", topic, "--partition", "2", "--start-offset", "20")
+    assert topic not in run(1, *searched, "--topic", topic)
+    open_one.commit_transaction(WAIT_S)
+
+
+def switch(admin: AdminClient, broker_id: int, name: str, value: str | None) -> None:
+    """Set a config of a broker, or take it back."""
+    kind = AlterConfigOpType.SET if value else AlterConfigOpType.DELETE
+    entry = ConfigEntry(name, value, incremental_operation=kind)
+    resource = ConfigResource(ResourceType.BROKER, str(broker_id), incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(WAIT_S)
 
 
 def lose(cluster: FaultyCluster, broker_id: int) -> None:

@@ -167,6 +167,12 @@ def test_a_reassignment_is_proposed_cancelled_carried_out_and_verified(cluster: 
 
     moves.with_file(1, "--execute", "--throttle", str(SLOW))
     assert "still in progress" in moves.with_file(3, "--verify")
+    # The broker with the half of the copies is killed, and so is the controller: the reassignment continues.
+    controller = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=WAIT_S).controller_id
+    for broker_id in sorted({3, controller}):
+        cluster.brokers[broker_id].kill()
+        cluster.start_missing()
+    assert moves.run(1, "--list").count(" adding: 3. removing: 1.") == 2
     moves.with_file(2, "--execute", "--additional", "--throttle", str(FAST))
     verified = moves.verified(1, "moved-0", "moved-1")
     assert "Clearing broker-level throttles on brokers 1,2,3" in verified

@@ -1,4 +1,7 @@
-"""A small Kafka Streams application with exactly-once processing, killed in the middle of its work."""
+"""A small Kafka Streams application with exactly-once processing on three brokers: it is killed, and each of them.
+
+Kafka's system tests streams_eos and streams_broker_bounce do the same.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,32 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.java.conftest import VERSION, run_java
+from tests.faults.full_isrs import await_full_isrs
+from tests.faults.processes import FaultyCluster
 from tests.jars import SPARK_JARS, fetched, java
 
-if TYPE_CHECKING:
-    from tests.conftest import TopicFactory
-
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 WAIT_S = 120
+CLUSTER = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
+    "group.initial.rebalance.delay.ms": 0,
+}
+#: Of the source, the target, the repartitioned words and the changelog, and of the coordinators.
+PARTITIONS = 4 * 2 + 2 * 3
 SOURCE = Path(__file__).with_name("WordCount.scala")
 
 
@@ -69,10 +84,23 @@ def started() -> Iterator[list[WordCount]]:
         process.kill()
 
 
-def test_words_are_counted_exactly_once_though_the_application_is_killed(
-    class_path: str, bootstrap_servers: str, new_topic: TopicFactory, tmp_path: Path, started: list[WordCount]
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FaultyCluster]:
+    made = FaultyCluster(tmp_path, properties=CLUSTER)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+def test_words_are_counted_exactly_once_though_the_application_and_each_broker_are_killed(
+    class_path: str, cluster: FaultyCluster, tmp_path: Path, started: list[WordCount]
 ) -> None:
-    source, target = new_topic(2), new_topic(2)
+    bootstrap_servers, source, target = cluster.bootstrap_servers, "lines", "counts"
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for future in admin.create_topics([NewTopic(each, 2, 3) for each in (source, target)]).values():
+        future.result(WAIT_S)
     words = ["alpha", "beta", "gamma", "delta"]
     expected: Counter[str] = Counter()
     producer = Producer({"bootstrap.servers": bootstrap_servers})
@@ -82,7 +110,7 @@ def test_words_are_counted_exactly_once_though_the_application_is_killed(
             line = [words[(number + shift) % 4] for shift in range(number % 3 + 1)]
             expected.update(line)
             producer.produce(source, " ".join(line), partition=number % 2)
-        assert producer.flush(30) == 0
+        assert producer.flush(WAIT_S) == 0
 
     consumer = Consumer(
         {"bootstrap.servers": bootstrap_servers, "group.id": f"{target}-reader", "isolation.level": "read_committed"}
@@ -110,6 +138,17 @@ def test_words_are_counted_exactly_once_though_the_application_is_killed(
     second = WordCount(class_path, bootstrap_servers, source, target, tmp_path / "state")
     started.append(second)
     read_until(expected.total(), second)
+    for broker in cluster.brokers.values():
+        await_full_isrs(admin, len(cluster.brokers), PARTITIONS)
+        produce(300)
+        # In the middle of what the application makes of them.
+        read_until(expected.total() - 300, second)
+        broker.kill()
+        produce(300)
+        # The others take over what it led and coordinated, and then it comes back.
+        read_until(expected.total() - 300, second)
+        cluster.start_missing()
+        read_until(expected.total(), second)
     consumer.close()
     assert {word: counts[-1] for word, counts in seen.items()} == expected
     for word, counts in seen.items():

@@ -338,7 +338,7 @@ def test_a_hanging_transaction_is_found_with_its_owner_and_aborted_by_one_comman
     admin.create_topics([NewTopic("hung", 2, 1)])["hung"].result(PATIENCE_S)
     at = ("-b", broker.address)
     [owner] = rows("describe", *at, "late")
-    _write_late(broker.address, "late", owner["producer_id"], owner["producer_epoch"])
+    write_late(broker.address, "hung", 1, "late", owner["producer_id"], owner["producer_epoch"])
     plain = Producer({"bootstrap.servers": broker.address})
     plain.produce("hung", b"behind it", partition=1)
     assert plain.flush(PATIENCE_S) == 0
@@ -360,7 +360,10 @@ def test_a_hanging_transaction_is_found_with_its_owner_and_aborted_by_one_comman
     broker.stop()
 
 
-def _write_late(address: str, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+def write_late(
+    address: str, topic: str, partition: int, transactional_id: str, producer_id: int, producer_epoch: int
+) -> None:
+    """Write a transactional batch, as one that arrives after its transaction has ended."""
     host, _, port = address.rpartition(":")
     connection = BlockingConnection(
         host,
@@ -386,7 +389,7 @@ def _write_late(address: str, transactional_id: str, producer_id: int, producer_
                     "transactional_id": transactional_id,
                     "acks": -1,
                     "timeout": timedelta(seconds=30),
-                    "topic_data": ({"name": "hung", "partition_data": ({"index": 1, "records": batch},)},),
+                    "topic_data": ({"name": topic, "partition_data": ({"index": partition, "records": batch},)},),
                 },
             )
         )

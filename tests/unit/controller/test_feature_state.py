@@ -43,7 +43,7 @@ def plan(
     *updates: FeatureUpdate, brokers: dict[int, dict[str, FeatureRange]] | None = None
 ) -> FinalizedFeatures | None:
     """The levels after an update, None if nothing is to be written."""
-    operations = plan_update_features(LEVELS, updates, RELEASE, brokers or {})
+    operations = plan_update_features(LEVELS, updates, {1: RELEASE, **(brokers or {})})
     if not operations:
         return None
     [operation] = operations
@@ -80,14 +80,14 @@ def test_what_is_so_already_is_no_change(updates: list[FeatureUpdate]) -> None:
     [
         (("transaction.version", 0, UPGRADE), "Can't downgrade the version of this feature without setting"),
         (("transaction.version", 2, SAFE_DOWNGRADE), "Can't downgrade to a newer version."),
-        (("transaction.version", 3, UPGRADE), "This broker only supports versions 0-2"),
+        (("transaction.version", 3, UPGRADE), "Broker 1 only supports versions 0-2"),
         (("transaction.version", -1, UPGRADE), "A feature version cannot be less than 0."),
         (("transaction.version", 2, 0), "The controller does not support the given upgrade type."),
         (("transaction.version", 2, 4), "The controller does not support the given upgrade type."),
-        (("weather.version", 1, UPGRADE), "This broker does not support this feature."),
+        (("weather.version", 1, UPGRADE), "Broker 1 does not support this feature."),
         (("metadata.version", 26, SAFE_DOWNGRADE), "might delete metadata information"),
         (("metadata.version", 26, UNSAFE_DOWNGRADE), "Unsafe metadata downgrade is not supported"),
-        (("metadata.version", 0, SAFE_DOWNGRADE), "This broker only supports versions 26-28"),
+        (("metadata.version", 0, SAFE_DOWNGRADE), "Broker 1 only supports versions 26-28"),
     ],
 )
 def test_each_refusal_has_kafkas_code_and_reason(update: tuple[str, int, int], reason: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headwater.logtier.group.consumer.consumer_step import Heartbeat
+from headwater.logtier.group.coordinator import LOAD_WAIT_S_MAX
 from headwater.logtier.group.events import GroupState, LeavingMember
 from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
@@ -19,6 +20,7 @@ from headwater.logtier.records.batch import decode_records
 from headwater.logtier.state_topic.log import FINISH_MS_MAX
 from headwater.logtier.state_topic.topic import partition_for
 from tests.unit.group import test_consumer_groups as consumer
+from tests.unit.group import test_group_apis as apis
 from tests.unit.group.test_coordinator import T0, MakeWorld, Settled, begin, commit, committed, error_of
 from tests.unit.group.test_group_apis import call
 from tests.virtual_time import run_virtually
@@ -107,6 +109,28 @@ def test_a_commit_in_a_transaction_that_is_unknown_counts_with_its_marker(
         await settled()
         assert committed(world, "g") == {T0: 5}
         assert not world.groups.transactional.is_pending("g", T0)
+
+    in_world(make_world, scenario)
+
+
+def test_a_commit_waits_a_moment_for_the_load_of_its_group(make_world: MakeWorld, settled: Settled) -> None:
+    """librdkafka shows COORDINATOR_LOAD_IN_PROGRESS to the application after two attempts within 0.3 s."""
+
+    async def scenario(world: Any, gate: asyncio.Event) -> None:
+        world.metadata.add("t")
+        await world.restart()
+        waiting = asyncio.ensure_future(apis.call(world, "offset_commit", 9, apis.commit_request(apis.partition(0))))
+        await settled()
+        assert not waiting.done()
+        gate.set()
+        assert apis.codes(await waiting) == [ErrorCode.none]
+        gate.clear()
+        await world.restart()
+        began_s = now_s()
+        answer = await apis.call(world, "offset_commit", 9, apis.commit_request(apis.partition(0)))
+        assert apis.codes(answer) == [ErrorCode.coordinator_load_in_progress]
+        assert now_s() - began_s == LOAD_WAIT_S_MAX
+        gate.set()
 
     in_world(make_world, scenario)
 

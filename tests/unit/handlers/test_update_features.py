@@ -51,7 +51,7 @@ def test_a_validation_and_a_refused_update_change_nothing(tmp_path: Path) -> Non
         assert not (await update(client, SAFE_DOWNGRADE, validate_only=True, group_version=0)).error_code
         answer = await update(client, SAFE_DOWNGRADE, group_version=0, transaction_version=0)
         assert answer.error_code is ErrorCode.invalid_update_version
-        assert answer.error_message.endswith("This broker only supports versions 1-2")
+        assert answer.error_message.endswith("Broker 1 only supports versions 1-2")
         assert await finalized(client) == before
 
     run(tmp_path, scenario)

@@ -75,7 +75,7 @@ class PlanningController:
 
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
         del validate_only
-        plan_update_features(self._services.metadata.image.features, updates, SUPPORTED_FEATURES, {})
+        plan_update_features(self._services.metadata.image.features, updates, {1: SUPPORTED_FEATURES})
 
     async def alter_reassignments(
         self, asked: Sequence[WantedReplicas], *, may_change_factor: bool

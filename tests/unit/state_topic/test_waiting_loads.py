@@ -14,7 +14,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 from headwater.logtier.state_topic.loading import RETRY_BACKOFF_S, StateLoader
-from headwater.logtier.state_topic.writes import Wait
+from headwater.logtier.state_topic.writes import PartitionState, Wait
 from tests.topic_images import with_leader_epoch
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.state_topic.test_log import KeyLog, Keys
@@ -91,6 +91,30 @@ def test_requests_meanwhile_are_told_that_the_load_is_in_progress() -> None:
         gate.set()
         await settle()
         assert log.active_partition_of(name) == 1
+
+    while_loading(scenario)
+
+
+def test_who_waits_for_the_end_of_a_load_goes_on_with_it_or_in_time() -> None:
+    async def scenario(log: LoadingLog, gate: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        name = next(each for each in map(str, range(99)) if log.partition_of(each) == 1)
+        begun_s = loop.time()
+        await log.load_ended(name, 5.0)
+        assert loop.time() - begun_s == 5.0
+        for ended in (gate.set, lambda: log.fail(1), lambda: log.resign([1])):
+            waiting = asyncio.ensure_future(log.load_ended(name, 5.0))
+            await settle()
+            assert not waiting.done()
+            ended()
+            await settle()
+            assert waiting.done()
+            # Then there is nothing to wait for.
+            begun_s = loop.time()
+            await log.load_ended(name, 5.0)
+            assert loop.time() == begun_s
+            if 1 in log._partitions:
+                log._partitions[1].enter(PartitionState.READING)
 
     while_loading(scenario)
 
