@@ -27,6 +27,7 @@ from headwater.logtier.group.events import (
     SyncResult,
 )
 from headwater.logtier.group.loading import load_groups
+from headwater.logtier.group.persistence.missing_topics import of_missing_topics
 from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets, expired_offsets
 from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from headwater.logtier.group.persistence.state_log import GroupStateLog
@@ -497,25 +498,11 @@ class GroupCoordinator:
                 await turns.step()
 
     def _of_missing_topics(self, group_id: str) -> list[TopicPartition]:
-        """Return the partitions whose commits, including those of open transactions, all belong to a deleted topic.
-
-        The image has the ids of deleted topics for some days, and of a topic that was created anew another id. A topic
-        that is only missing may come back; offsets of earlier versions have no id.
-        """
-        image = self._metadata.image
+        """Return the partitions whose commits, including those of open transactions, all belong to a deleted topic."""
         held = list((self._log.offsets.get(group_id) or GroupOffsets()).items())
         if self._log.pending.of_group(group_id):
             held += [(each.topic_partition, each.committed) for each in self._log.pending if each.group_id == group_id]
-        is_gone: dict[TopicPartition, bool] = {}
-        for key, committed in held:
-            topic = image.topic(key.topic)
-            if topic is None:
-                is_of_another = committed.topic_id is None or image.is_deleted(committed.topic_id)
-            else:
-                is_of_another = committed.topic_id not in (None, topic.topic_id)
-            # A tombstone deletes every offset of a partition: it must not delete one of the present topic.
-            is_gone[key] = is_gone.get(key, True) and is_of_another
-        return [key for key, all_gone in is_gone.items() if all_gone]
+        return of_missing_topics(held, self._metadata.image)
 
     async def _forget(self, group_id: str, find: Callable[[], Sequence[TopicPartition]], why: str) -> None:
         """Write tombstones for the offsets that `find` returns.

@@ -119,7 +119,7 @@ def test_a_commit_waits_a_moment_for_the_load_of_its_group(make_world: MakeWorld
     async def scenario(world: Any, gate: asyncio.Event) -> None:
         world.metadata.add("t")
         await world.restart()
-        waiting = asyncio.ensure_future(apis.call(world, "offset_commit", 9, apis.commit_request(apis.partition(0))))
+        waiting = asyncio.ensure_future(call(world, "offset_commit", 9, apis.commit_request(apis.partition(0))))
         await settled()
         assert not waiting.done()
         gate.set()
@@ -127,7 +127,7 @@ def test_a_commit_waits_a_moment_for_the_load_of_its_group(make_world: MakeWorld
         gate.clear()
         await world.restart()
         began_s = now_s()
-        answer = await apis.call(world, "offset_commit", 9, apis.commit_request(apis.partition(0)))
+        answer = await call(world, "offset_commit", 9, apis.commit_request(apis.partition(0)))
         assert apis.codes(answer) == [ErrorCode.coordinator_load_in_progress]
         assert now_s() - began_s == LOAD_WAIT_S_MAX
         gate.set()
