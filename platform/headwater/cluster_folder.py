@@ -19,8 +19,8 @@ from headwater.migration_journal import (
 )
 from headwater.services import NodeStartError
 
-#: More processes than a machine for a trial has use for.
-BROKERS_MAX: Final = 9
+#: A broker for each core of a large machine.
+BROKERS_MAX: Final = 64
 #: Written before the first process starts: which cluster a folder is for.
 LAYOUT_FILE: Final = "cluster.properties"
 #: Written before the layout, and there until all brokers have been ready once: no user has data in the folder.

@@ -10,9 +10,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from headwater.cli.reassignment.band import BalanceBand
 from headwater.cli.reassignment.reading import read_cluster
-from headwater.cli.reassignment.snapshot import ClusterSnapshot
+from headwater.cli.reassignment.snapshot import ClusterSnapshot, PartitionSnapshot
 from headwater.cli.reassignment.throttle import ReassignmentThrottle
 from headwater.logtier.client.cluster import LATEST
 from headwater.logtier.client.replicas import ReplicaAdmin
@@ -30,6 +33,9 @@ FILLING = bytes(100_000)
 RECORDS = 100
 #: Bytes a second: a move of one partition takes a second at the most.
 THROTTLE = ("--throttle", str(20 * RECORDS * len(FILLING) // 10))
+#: Two partitions of one replica, both on broker 1: more than what counts as negligible, and differs from the mean.
+LARGE, LARGE_RECORD = "large", bytes(900_000)
+LARGE_RECORDS = 90
 PROPERTIES = {
     "default_replication_factor": "3",
     "min_insync_replicas": "2",
@@ -53,8 +59,6 @@ def run(cluster: ClusterProcesses, *of_cluster: str) -> str:
 
 def fill(addresses: str) -> None:
     """Give the moved topic a size."""
-    from confluent_kafka import Producer
-
     producer = Producer({"bootstrap.servers": addresses, "acks": "all", "compression.type": "none"})
     for partition in range(PARTITIONS):
         for _ in range(RECORDS):
@@ -62,8 +66,36 @@ def fill(addresses: str) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
+def weigh_down(addresses: str) -> None:
+    """Give broker 1 more bytes than the others."""
+    topic = NewTopic(LARGE, 2, replica_assignment=[[1], [1]])
+    admin = AdminClient({"bootstrap.servers": addresses})
+    admin.create_topics([topic])[LARGE].result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": addresses, "acks": "all", "compression.type": "none"})
+    for number in range(2 * LARGE_RECORDS):
+        producer.produce(LARGE, LARGE_RECORD, partition=number % 2)
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+
+
 def replicas(snapshot: ClusterSnapshot) -> Counter[int]:
     return Counter(each for part in snapshot.partitions.values() for each in part.replicas)
+
+
+def sizes(snapshot: ClusterSnapshot) -> Counter[int]:
+    """The bytes of each broker's replicas."""
+    found: Counter[int] = Counter()
+    for part in snapshot.partitions.values():
+        found.update(dict.fromkeys(part.replicas, part.size_bytes))
+    return found
+
+
+def parts(admin: ReplicaAdmin) -> list[PartitionSnapshot]:
+    return list(read_cluster(admin)[0].partitions.values())
+
+
+def leaders(snapshot: ClusterSnapshot) -> Counter[int | None]:
+    return Counter(part.leader for part in snapshot.partitions.values())
 
 
 def throttled(admin: ReplicaAdmin) -> list[str]:
@@ -80,6 +112,9 @@ def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(ma
         for topic in (TOPIC, "filled"):
             ensure_topic(connected, topic, partitions=PARTITIONS, configs={})
         fill(addresses)
+        weigh_down(addresses)
+        before = sizes(read_cluster(admin)[0])
+        assert before[1] > 2 * LARGE_RECORDS * len(LARGE_RECORD) > max(before[2], before[3])
         with each_read_once(addresses) as progress:
             progress.await_commits()
             cluster.serve(4, **PROPERTIES)
@@ -95,6 +130,13 @@ def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(ma
             shares = replicas(snapshot)
             assert max(shares.values()) - min(shares.values()) <= 1 + max(shares.values()) // 5, shares
             assert set(shares) == {1, 2, 3, 4}
+            bytes_after = sizes(snapshot)
+            assert max(bytes_after.values()) < 2 * LARGE_RECORDS * len(LARGE_RECORD), bytes_after
+            band = BalanceBand().of_bytes(bytes_after.values())
+            assert [band.excess(each) for each in bytes_after.values()] == [0] * 4, bytes_after
+            led = leaders(snapshot)
+            assert max(led.values()) - min(led.values()) <= 1, led
+            assert set(led) == {1, 2, 3, 4}
             assert "has no replica left" in run(cluster, "drain", "1", "--yes", *THROTTLE)
             assert throttled(admin) == []
             progress.await_commits()
@@ -103,7 +145,8 @@ def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(ma
             until(lambda: 1 not in read_cluster(admin)[0].brokers)
             run(cluster, "unregister", "1")
             progress.await_commits()
-            until(lambda: all(len(part.isr) == 3 for part in read_cluster(admin)[0].partitions.values()))
+            until(lambda: all(len(part.isr) == len(part.replicas) for part in parts(admin)))
+            assert {len(part.replicas) for part in parts(admin) if part.key.topic != LARGE} == {3}
 
 
 def test_a_dead_broker_is_drained_from_the_other_replicas(make_cluster: MakeCluster) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import select
+import socket
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -35,10 +37,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 IDS = (1, 2, 3)
 REQUEST_MS = 30_000
 BROKERS_JAAS = 'a.PlainLoginModule required username="broker" password="secret" user_broker="secret";'
+#: The mechanisms of clients, with their numbers in the protocol and their hashes.
+MECHANISMS = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
 PROPERTIES = {
     "listener_security_protocol_map": "CLIENTS:SASL_PLAINTEXT,BROKERS:SASL_PLAINTEXT",
     "inter_broker_listener_name": "BROKERS",
-    "listener_name_clients_sasl_enabled_mechanisms": "SCRAM-SHA-256",
+    "listener_name_clients_sasl_enabled_mechanisms": ",".join(MECHANISMS),
     "listener_name_brokers_sasl_enabled_mechanisms": "PLAIN",
     "listener_name_brokers_plain_sasl_jaas_config": BROKERS_JAAS,
     "sasl_mechanism_inter_broker_protocol": "PLAIN",
@@ -59,10 +63,16 @@ INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CONFIGS, ALTER_USER_SCRAM, ALTER_QUOTAS, CRE
     (30, 3),
     (31, 3),
 )
-METADATA, CREATE_TOPICS, PRODUCE, LIST_OFFSETS = (3, 12), (19, 7), (0, 9), (2, 7)
+METADATA, CREATE_TOPICS, PRODUCE, FETCH, LIST_OFFSETS = (3, 12), (19, 7), (0, 9), (1, 12), (2, 7)
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+READ, WRITE = 3, 4
 NONE, MESSAGE_TOO_LARGE, NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED, THROTTLING_QUOTA_EXCEEDED = 0, 10, 19, 29, 89
 EARLIEST = -2
+#: An address of this machine from which nobody else connects, and the connections that its quota, one a second, admits
+#: in the ten seconds over which it is measured.
+GUEST, GUESTS = "127.0.0.7", 10
+#: A connection beyond them is closed within a second.
+CLOSED_S = 3
 
 
 class Users:
@@ -90,9 +100,11 @@ class Users:
             self._connections.pop(key).close()
         self.cluster.serve(broker_id, **self._given[broker_id])
 
-    def connect(self, broker_id: int, user: str, password: str, client_id: str = "test") -> BlockingConnection:
+    def connect(
+        self, broker_id: int, user: str, password: str, client_id: str = "test", mechanism: str = "SCRAM-SHA-256"
+    ) -> BlockingConnection:
         """Log in at a broker; AuthenticationError."""
-        security = ClientSecurity("SASL_PLAINTEXT", "SCRAM-SHA-256", user, password)
+        security = ClientSecurity("SASL_PLAINTEXT", mechanism, user, password)
         return BlockingConnection(
             "127.0.0.1",
             self.cluster.ports[broker_id],
@@ -118,10 +130,11 @@ class Users:
 
     # -- changes
 
-    def set_password(self, broker_id: int, user: str) -> None:
+    def set_password(self, broker_id: int, user: str, mechanism: str = "SCRAM-SHA-256") -> None:
         salt = b"salt of the user"
-        salted = hashlib.pbkdf2_hmac("sha256", user.encode(), salt, 4096)
-        change = {"name": user, "mechanism": 1, "iterations": 4096, "salt": salt, "salted_password": salted}
+        number, digest = MECHANISMS[mechanism]
+        salted = hashlib.pbkdf2_hmac(digest, user.encode(), salt, 4096)
+        change = {"name": user, "mechanism": number, "iterations": 4096, "salt": salt, "salted_password": salted}
         answer = self.ask(broker_id, ALTER_USER_SCRAM, {"deletions": (), "upsertions": (change,)})
         assert [each.error_code for each in answer.results] == [NONE]
 
@@ -130,9 +143,22 @@ class Users:
         answer = self.ask(broker_id, ALTER_USER_SCRAM, {"deletions": (deletion,), "upsertions": ()})
         assert [each.error_code for each in answer.results] == [NONE]
 
-    def set_quota(self, broker_id: int, client_id: str, quota: str, value: float) -> None:
+    def allow(self, broker_id: int, topic: str, user: str, operation: int) -> None:
+        rule = {
+            "resource_type": TOPIC_RESOURCE,
+            "resource_name": topic,
+            "resource_pattern_type": 3,
+            "principal": f"User:{user}",
+            "host": "*",
+            "operation": operation,
+            "permission_type": 3,
+        }
+        answer = self.ask(broker_id, CREATE_ACLS, {"creations": (rule,)})
+        assert [each.error_code for each in answer.results] == [NONE]
+
+    def set_quota(self, broker_id: int, name: str, quota: str, value: float, of: str = "client-id") -> None:
         entry = {
-            "entity": ({"entity_type": "client-id", "entity_name": client_id},),
+            "entity": ({"entity_type": of, "entity_name": name},),
             "ops": ({"key": quota, "value": value, "remove": False},),
         }
         answer = self.ask(broker_id, ALTER_QUOTAS, {"entries": (entry,), "validate_only": False})
@@ -162,9 +188,9 @@ class Users:
 
     # -- what a broker does
 
-    def accepts(self, broker_id: int, user: str) -> bool:
+    def accepts(self, broker_id: int, user: str, mechanism: str = "SCRAM-SHA-256") -> bool:
         try:
-            self.connect(broker_id, user, user).close()
+            self.connect(broker_id, user, user, mechanism=mechanism).close()
         except AuthenticationError:
             return False
         return True
@@ -193,7 +219,7 @@ class Users:
 
     def produce(self, broker_id: int, topic: str, size: int = 10, **request: Any) -> tuple[int, int]:
         """Write a record to the partition that a broker leads; the error code and the throttle time in ms."""
-        batch = build_batch([Record(None, bytes(size), 1_000)])
+        batch = build_batch([Record(None, bytes(size), int(time.time() * 1000))])
         data = {"name": topic, "partition_data": ({"index": broker_id - 1, "records": batch},)}
         fields = {
             "transactional_id": None,
@@ -204,6 +230,45 @@ class Users:
         answer = self.ask(broker_id, PRODUCE, fields, **request)
         [partition] = answer.responses[0].partition_responses
         return int(partition.error_code), int(answer.throttle_time.total_seconds() * 1000)
+
+    def fetch(self, broker_id: int, topic: str, user: str) -> tuple[int, int]:
+        """Read a record of 20,000 bytes of the partition that a broker leads, as `produce`."""
+        assert self.produce(broker_id, topic, 20_000)[0] == NONE
+        partition = {
+            "partition": broker_id - 1,
+            "current_leader_epoch": -1,
+            "fetch_offset": self.start_offset(broker_id, topic),
+            "last_fetched_epoch": -1,
+            "log_start_offset": -1,
+            "partition_max_bytes": 100_000,
+        }
+        fields = {
+            "replica_id": -1,
+            "max_wait": timedelta(),
+            "min_bytes": 1,
+            "max_bytes": 100_000,
+            "isolation_level": 0,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": ({"topic": topic, "partitions": (partition,)},),
+            "forgotten_topics_data": (),
+            "rack_id": "",
+        }
+        answer = self.ask(broker_id, FETCH, fields, user)
+        # A response that the quota holds back has no partitions.
+        codes = {int(each.error_code) for found in answer.responses for each in found.partitions}
+        return max(codes, default=NONE), int(answer.throttle_time.total_seconds() * 1000)
+
+    def closes_a_guest(self, broker_id: int) -> bool:
+        """Whether a broker closes one of more connections from an address than its quota allows."""
+        address = ("127.0.0.1", self.cluster.ports[broker_id])
+        with contextlib.ExitStack() as stack:
+            opened = [
+                stack.enter_context(socket.create_connection(address, REQUEST_MS / 1000, (GUEST, 0)))
+                for _ in range(GUESTS + 5)
+            ]
+            # Nothing is sent, so that nothing is read before the end.
+            return bool(select.select(opened, [], [], CLOSED_S)[0])
 
     def start_offset(self, broker_id: int, topic: str) -> int:
         wanted = {"partition_index": broker_id - 1, "current_leader_epoch": -1, "timestamp": EARLIEST}
@@ -275,17 +340,7 @@ def test_an_acl_created_through_any_broker_holds_everywhere(users: Users, topic:
     on_all("the user is refused", lambda each: users.accepts(each, "alice"))
     assert all(users.is_denied(each, topic, "alice") for each in IDS)
     for broker_id in IDS:
-        rule = {
-            "resource_type": TOPIC_RESOURCE,
-            "resource_name": topic,
-            "resource_pattern_type": 3,
-            "principal": "User:alice",
-            "host": "*",
-            "operation": 4,
-            "permission_type": 3,
-        }
-        answer = users.ask(broker_id, CREATE_ACLS, {"creations": (rule,)})
-        assert [each.error_code for each in answer.results] == [NONE]
+        users.allow(broker_id, topic, "alice", WRITE)
         on_all("the rule does not allow", lambda each: users.is_allowed(each, topic, "alice"))
         removed = {
             "resource_type_filter": TOPIC_RESOURCE,
@@ -293,7 +348,7 @@ def test_an_acl_created_through_any_broker_holds_everywhere(users: Users, topic:
             "pattern_type_filter": 3,
             "principal_filter": "User:alice",
             "host_filter": None,
-            "operation": 4,
+            "operation": WRITE,
             "permission_type": 3,
         }
         answer = users.ask(broker_id % len(IDS) + 1, DELETE_ACLS, {"filters": (removed,)})
@@ -358,13 +413,41 @@ def test_configs_of_a_topic_take_effect_on_each_leader(users: Users, topic: str)
     on_all("retention deletes nothing", lambda each: users.start_offset(each, topic) > 0)
 
 
-def test_min_insync_replicas_of_a_topic_holds_on_each_leader(users: Users, topic: str) -> None:
+def test_min_insync_replicas_hold_and_a_broker_that_was_down_learns_what_it_missed(users: Users, topic: str) -> None:
     """The last test of the cluster: one broker is stopped and comes back."""
+    users.set_password(1, "former")
+    on_all("the user is refused", lambda each: users.accepts(each, "former"))
     users.set_config(3, TOPIC_RESOURCE, topic, "min.insync.replicas", "3")
     on_all("acks=all fails", lambda each: users.produce(each, topic)[0] == NONE)
+    assert not any(users.closes_a_guest(each) for each in IDS)
     users.cluster.kill(3)
     until(lambda: {users.produce(each, topic)[0] for each in (1, 2)} == {NOT_ENOUGH_REPLICAS}, "two are enough")
     users.set_config(1, TOPIC_RESOURCE, topic, "min.insync.replicas", "2")
     until(lambda: {users.produce(each, topic)[0] for each in (1, 2)} == {NONE}, "two are not enough")
+
+    # What changes now, broker 3 learns at its start.
+    users.set_password(1, "carol", "SCRAM-SHA-512")
+    users.set_password(1, "dave")
+    users.delete_password(2, "former")
+    users.allow(2, topic, "dave", WRITE)
+    users.allow(2, topic, "dave", READ)
+    users.set_quota(1, "dave", "consumer_byte_rate", 1_000, of="user")
+    users.set_quota(2, "busy", "request_percentage", 0.001)
+    users.set_quota(1, GUEST, "connection_creation_rate", 1, of="ip")
     users.restart(3)
     on_all("the broker did not come back", lambda each: users.accepts(each, "admin"))
+    on_all("the user is refused", lambda each: users.accepts(each, "carol", "SCRAM-SHA-512"))
+    assert not any(users.accepts(each, "carol") for each in IDS), "its password is for the other mechanism"
+    on_all("the deleted user is accepted", lambda each: users.refuses(each, "former"))
+    on_all("the rule does not allow", lambda each: users.is_allowed(each, topic, "dave"))
+    on_all("reading is not throttled", lambda each: is_throttled(users.fetch(each, topic, "dave")))
+    on_all("requests are not throttled", lambda each: is_throttled(users.produce(each, topic, client_id="busy")))
+    on_all("connections are not limited", users.closes_a_guest)
+    assert [users.produce(each, topic, client_id="other") for each in IDS] == [(NONE, 0)] * len(IDS)
+
+
+def is_throttled(answer: tuple[int, int]) -> bool:
+    """Whether a request was carried out and throttled."""
+    code, throttle_ms = answer
+    assert code == NONE
+    return throttle_ms > 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.faults.processes import FaultyCluster, until
@@ -23,11 +24,13 @@ CONFIGS = "kafka.admin.ConfigCommand"
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 WAIT_S = 60
+#: A consumer's coordinator is there whichever broker is away: elections of all partitions find one for each.
+PROPERTIES = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 3}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCluster]:
-    started = FaultyCluster(tmp_path_factory.mktemp("cluster"))
+    started = FaultyCluster(tmp_path_factory.mktemp("cluster"), properties=PROPERTIES)
     try:
         started.start()
         yield started
@@ -52,6 +55,28 @@ def until_isr(server: str, topic: str, *expected: int) -> None:
     deadline_s = time.monotonic() + WAIT_S
     while sorted(isr := admin.list_topics(topic, WAIT_S).topics[topic].partitions[0].isrs) != list(expected):
         until(deadline_s, f"the ISR of {topic} was {isr} and not {expected}")
+
+
+def produce(servers: str, topic: str, values: range) -> None:
+    producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 0})
+    for number in values:
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(WAIT_S) == 0
+
+
+def consume(consumer: Consumer, count: int) -> list[tuple[int, int]]:
+    """Offsets and values of the next records."""
+    found: list[tuple[int, int]] = []
+    deadline_s = time.monotonic() + WAIT_S
+    while len(found) < count:
+        until(deadline_s, f"{count} records did not come, but {found}")
+        for message in consumer.consume(count - len(found), 1):
+            offset, value = message.offset(), message.value()
+            assert message.error() is None, message.error()
+            assert offset is not None
+            assert isinstance(value, bytes)
+            found.append((offset, int(value)))
+    return found
 
 
 def test_topics_are_made_grown_and_deleted_through_any_broker(kafka_tool: KafkaTool, cluster: FaultyCluster) -> None:
@@ -179,8 +204,17 @@ def test_reports_name_the_partitions_that_a_broker_takes_down_and_elections_lead
     refused = run(TOPICS, "--create", "--topic", "down-bad", "--config", "min.insync.replicas=0", ends=1)
     assert "min.insync.replicas" in refused
 
+    # A consumer of what the unclean election will lose: it learns of the truncation by the leader's epoch (KIP-320).
+    produce(server, "down-pair", range(10))
+    servers = cluster.bootstrap_servers
+    reader = Consumer(
+        {"bootstrap.servers": servers, "group.id": "reader", "auto.offset.reset": "latest", "log_level": 0}
+    )
+    reader.assign([TopicPartition("down-pair", 0, 0)])
     cluster.brokers[2].terminate()
     until_isr(server, "down-pair", 3)
+    produce(server, "down-pair", range(10, 20))
+    assert consume(reader, 20) == [(number, number) for number in range(20)]
     until_isr(server, "down-trio", 1, 3)
     assert listed("under-replicated-partitions") == {"down-trio", "down-pair", "down-alone"}
     assert listed("at-min-isr-partitions") == {"down-trio", "down-pair"}
@@ -196,6 +230,10 @@ def test_reports_name_the_partitions_that_a_broker_takes_down_and_elections_lead
     elected = elect("unclean", "--all-topic-partitions")
     assert "Successfully completed leader election (UNCLEAN) for partitions down-pair-0" in elected
     until_isr(server, "down-pair", 2)
+    # It has read to offset 20, which lies within the new records.
+    produce(cluster.brokers[2].address, "down-pair", range(100, 115))
+    assert consume(reader, 15) == [(number - 90, number) for number in range(100, 115)]
+    reader.close()
 
     cluster.start_missing()
     until_isr(server, "down-pair", 2, 3)

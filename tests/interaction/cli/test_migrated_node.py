@@ -20,11 +20,23 @@ from confluent_kafka.admin import AdminClient
 
 from tests.bench.processes import free_ports
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 WAIT_S = 120
+#: A command with a Spark of its own.
+SPARK_S = 280
 READY = re.compile(r"Headwater is ready: kafka (\S+), http (\S+), metrics (\S+)\n")
 PARTITIONS = 3
+#: The two protocols of groups: classic, and that of KIP-848.
+PROTOCOLS = ("classic", "consumer")
+PIPELINE = """\
+pipeline: copies
+topics: {orders: {value: string}, copied: {value: string}}
+stages:
+  - name: copy
+    from: {topic: orders}
+    to: [{topic: copied}]
+"""
 
 
 def headwater(*arguments: str, ends: int = 0, given: str = "", **settings: str) -> str:
@@ -35,7 +47,7 @@ def headwater(*arguments: str, ends: int = 0, given: str = "", **settings: str) 
         command,
         capture_output=True,
         text=True,
-        timeout=WAIT_S,
+        timeout=SPARK_S if "pipeline" in arguments else WAIT_S,
         check=False,
         input=given,
         env=environment,
@@ -181,6 +193,16 @@ def end_offset(consumer: Consumer, partition: TopicPartition) -> int:
             time.sleep(0.2)
 
 
+def reader(site: Site, protocol: str) -> Consumer:
+    """A consumer of the flights in a group of its own."""
+    consumer = Consumer(
+        site.client(group_id=protocol, auto_offset_reset="earliest", isolation_level="read_committed")
+        | {"enable.auto.commit": False, "group.protocol": protocol}
+    )
+    consumer.subscribe(["flights"])
+    return consumer
+
+
 def next_value(consumer: Consumer) -> bytes:
     deadline_s = time.monotonic() + WAIT_S
     while True:
@@ -222,6 +244,18 @@ def schema_of(url: str, schema_id: int) -> str:
         return str(json.load(answer)["schema"])
 
 
+def copy_orders(site: Site, values: range, batch: int) -> None:
+    """Produce orders, and copy them by a run of the pipeline, which finds its checkpoint where it was."""
+    send(Producer(site.client()), "orders", values)
+    file = site.folder.with_name("copies.yaml")
+    file.write_text(PIPELINE)
+    state = str(site.folder / "state")
+    found = site.run("pipeline", "run", str(file), "-b", site.servers, "--state", state, "--once", "--no-status")
+    assert re.findall(r"copy: batch (\d+), ([\d,]+) row", found) == [(str(batch), str(len(values)))], found
+    # No row is doubled or missing.
+    assert sorted(map(int, read(site, "copied", values.stop))) == list(range(values.stop))
+
+
 def kill_while_copying(site: Site) -> None:
     """Start a migration, and kill it while its ZooKeeper runs."""
     command = [sys.executable, "-P", "-m", "headwater", "cluster", "migrate", "--data", str(site.folder), "-y"]
@@ -243,11 +277,15 @@ def test_clients_of_a_node_go_on_with_the_cluster_that_it_becomes(site: Site) ->
     schema = '{"type":"record","name":"Flight","fields":[{"name":"number","type":"int"}]}'
     schema_id = register(node.http, schema)
 
+    for topic in ("orders", "copied"):
+        site.run("topic", "create", topic, "-p", str(PARTITIONS))
+    copy_orders(site, range(30), batch=0)
+
     idempotent = Producer(site.client(enable_idempotence=True))
     send(idempotent, "flights", range(100))
     for number in range(3):
         send(idempotent, "latest", range(number, number + 1), key=b"k")
-    transactional = Producer(site.client(transactional_id="mover"))
+    transactional = Producer(site.client(transactional_id="mover", transaction_timeout_ms=600_000))
     transactional.init_transactions(WAIT_S)
     transactional.begin_transaction()
     send(transactional, "flights", range(100, 120))
@@ -258,13 +296,10 @@ def test_clients_of_a_node_go_on_with_the_cluster_that_it_becomes(site: Site) ->
     transactional.begin_transaction()
     send(transactional, "flights", range(120, 130))  # left open
 
-    readers = Consumer(
-        site.client(group_id="readers", auto_offset_reset="earliest", isolation_level="read_committed")
-        | {"enable.auto.commit": False}
-    )
-    readers.subscribe(["flights"])
-    seen = [next_value(readers) for _ in range(50)]
-    readers.commit(asynchronous=False)
+    readers = {each: reader(site, each) for each in PROTOCOLS}
+    seen = {each: [next_value(consumer) for _ in range(50)] for each, consumer in readers.items()}
+    for consumer in readers.values():
+        consumer.commit(asynchronous=False)
     before = site.metadata()
     assert "in use: stop the node or the cluster first" in site.migrate("-y", ends=1)
     site.down()
@@ -276,15 +311,18 @@ def test_clients_of_a_node_go_on_with_the_cluster_that_it_becomes(site: Site) ->
 
     # The same clients, which know one address, at which the broker with their data is.
     assert site.metadata() == before
-    seen += [next_value(readers) for _ in range(70)]
-    readers.commit(asynchronous=False)
+    for each, consumer in readers.items():
+        seen[each] += [next_value(consumer) for _ in range(70)]
+        consumer.commit(asynchronous=False)
     send(transactional, "flights", range(130, 140))
     transactional.commit_transaction(WAIT_S)
     send(idempotent, "flights", range(140, 200))
-    seen += [next_value(readers) for _ in range(80)]
-    assert sorted(map(int, seen)) == list(range(200))
-    readers.commit(asynchronous=False)
-    readers.close()
+    for each, consumer in readers.items():
+        seen[each] += [next_value(consumer) for _ in range(80)]
+        assert sorted(map(int, seen[each])) == list(range(200)), each
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    copy_orders(site, range(30, 60), batch=1)
     assert sorted(map(int, read(site, "flights", 200))) == list(range(200))
     assert schema_of(cluster.http, schema_id) == schema
     assert register(cluster.http, schema) == schema_id
@@ -322,6 +360,8 @@ def test_a_killed_node_becomes_a_cluster_after_a_change_of_mind(site: Site) -> N
     for each in processes.values():
         eventually(lambda pid=each["pid"]: not is_alive(pid))  # type: ignore[misc]
 
+    kill_while_copying(site)
+    site.migrate("--back")
     site.migrate("-y")
     site.migrate("--back")
     site.up()

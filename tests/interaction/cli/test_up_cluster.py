@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +94,21 @@ def lags_by_broker(up: Up) -> list[list[float]]:
     return [[float(lag) for lag in line.findall(text)] for text in scraped]
 
 
+def replicas_of_state(servers: str) -> dict[str, set[int]]:
+    """The replication factors of the topics of groups and of transactions, which the first of each creates."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "first", "log_level": 0})
+    consumer.commit(offsets=[TopicPartition("flights", 0, 0)], asynchronous=False)
+    consumer.close()
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "first", "log_level": 0})
+    producer.init_transactions(WAIT_S)
+    topics = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=WAIT_S).topics
+    return {
+        name: {len(partition.replicas) for partition in topic.partitions.values()}
+        for name, topic in topics.items()
+        if name.startswith("__")
+    }
+
+
 def own_address() -> str:
     """An address of this machine other than loopback, if it has one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -145,6 +161,8 @@ def test_a_killed_broker_costs_nothing_and_comes_back(up: Up) -> None:
     assert len({broker["pid"] for broker in brokers}) == len({broker["port"] for broker in brokers}) == 3
     assert (before["under_replicated"], before["offline"], before["product_topics_with_few_replicas"]) == ([], [], [])
     assert "healthy" in headwater("cluster", "health", "-b", up.servers)
+
+    assert replicas_of_state(up.servers) == {"__consumer_offsets": {3}, "__transaction_state": {3}}
 
     # Without idempotence, a batch whose answer the kill took away is there twice.
     producer = Producer({"bootstrap.servers": up.servers, "enable.idempotence": True, "log_level": 0})

@@ -25,6 +25,12 @@ PATIENCE_S = 60
 POLL_S = 0.2
 LAG = "kafka_consumergroup_lag"
 
+PROPERTIES = {
+    "prometheus.port": 0,
+    "offsets.topic.replication.factor": 3,
+    "offsets.topic.num.partitions": 3,
+}
+
 Lags = dict[str, float]
 
 
@@ -92,6 +98,19 @@ def test_one_broker_reports_the_lag_of_all_partitions_wherever_their_leaders_are
 
         # The coordinator repeats its requests.
         await asyncio.to_thread(produce, address, {0: 5, 3: 7, 4: 9})
-        assert await await_lags(cluster, {0: 15, 1: 10, 2: 10, 3: 17, 4: 19, 5: 10}) == coordinator
+        lags = {0: 15, 1: 10, 2: 10, 3: 17, 4: 19, 5: 10}
+        assert await await_lags(cluster, lags) == coordinator
 
-    run(tmp_path, scenario, {"prometheus.port": 0})
+        # The next one has loaded the group's offsets, and asks; the ends of all partitions have leaders.
+        await cluster.stop(coordinator)
+        await cluster.settled()
+        successor = await await_lags(cluster, lags)
+        assert successor != coordinator
+        # Back, the former one tells nothing that it knew.
+        await cluster.start(coordinator, properties=PROPERTIES)
+        await cluster.settled()
+        address = ",".join(each.bootstrap_address for each in cluster.brokers.values())
+        await asyncio.to_thread(produce, address, {5: 3})
+        await await_lags(cluster, lags | {5: 13})
+
+    run(tmp_path, scenario, PROPERTIES)

@@ -14,6 +14,7 @@ from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.cluster.session_knowledge import SessionKnowledge
 from headwater.logtier.log.log import Log
+from headwater.logtier.metadata.image import TopicImage
 from headwater.logtier.metadata.store import SessionState
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.messages import to_timedelta
@@ -27,18 +28,22 @@ from tests.simulation.cluster.checker import ClusterChecker
 from tests.simulation.cluster.coordinated import Coordinated, coordinated_by
 from tests.simulation.cluster.session_checker import SessionChecker, observed_serving
 from tests.simulation.cluster.watermarks import observed_watermarks
+from tests.simulation.consumer_members import MEMBER_CONFIGS, ConsumerMember, Ownership
 from tests.simulation.consumers import Consumer
 from tests.simulation.history import History
+from tests.simulation.ledger import Ledger, TransactionOutcome
 from tests.simulation.members import Member
 from tests.simulation.node import DATA, PORT, SESSION_MS, SimulatedNode
 from tests.simulation.producers import Producer
 from tests.simulation.run import conclude, until
 from tests.simulation.simulated_network import Cables, SimulatedNetwork
+from tests.simulation.transactors import CommittedReader, Transactor
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.zookeeper_model import ZooKeeperModel
 
-TOPIC, LONELY = "flights", "lonely"
+TOPIC, LONELY, TRANSACTIONAL_TOPIC = "flights", "lonely", "ledger"
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
+TRANSACTIONAL_PARTITIONS = [TopicPartition(TRANSACTIONAL_TOPIC, index) for index in range(3)]
 SESSION_S = SESSION_MS / 1000
 LAG_S = 5.0
 PATIENCE_S = 60.0
@@ -60,6 +65,23 @@ class SlowConsumer(Consumer):
         await asyncio.sleep(self.chance.uniform(0.2, 1.0))
 
 
+class SlowTransactor(Transactor):
+    """A transactional producer with the same pace."""
+
+    async def think(self) -> None:
+        await asyncio.sleep(self.chance.uniform(0.2, 1.0))
+
+
+class SlowCommittedReader(CommittedReader):
+    """A reader of committed records with the same pace."""
+
+    async def think(self) -> None:
+        await asyncio.sleep(self.chance.uniform(0.2, 1.0))
+
+
+Playing = Producer | Consumer | Member | ConsumerMember | Transactor | CommittedReader
+
+
 class Away:
     """Three brokers, their ZooKeeper, and clients that work all the time."""
 
@@ -79,7 +101,8 @@ class Away:
         network = SimulatedNetwork(self.cables, CLIENTS, None, self._draw(), address=CLIENTS_ADDRESS)
         self.brokers = Brokers(network, [node.name for node in self.nodes.values()])
         self.admin = Client("admin", self.brokers, history, self._draw())
-        self.members: list[Member] = []
+        self.members: list[Member | ConsumerMember] = []
+        self.ledger = Ledger()
         self.running: list[asyncio.Task[None]] = []
 
     def _draw(self) -> random.Random:
@@ -95,8 +118,10 @@ class Away:
             "offsets.topic.replication.factor": 3,
             # Each broker coordinates some.
             "offsets.topic.num.partitions": 3,
-            "transaction.state.log.num.partitions": 3,
             "transaction.state.log.replication.factor": 3,
+            "transaction.state.log.num.partitions": 3,
+            "transaction.state.log.min.isr": 2,
+            **MEMBER_CONFIGS,
             "replica.lag.time.max.ms": int(LAG_S * 1000),
             "replica.socket.timeout.ms": int(LAG_S * 1000),
             "replica.high.watermark.checkpoint.interval.ms": 1_000,
@@ -107,15 +132,10 @@ class Away:
         with observed_watermarks(self.checker.watermark_changed), observed_serving(self.sessions):
             self.running = [asyncio.create_task(node.keep_running()) for node in self.nodes.values()]
             self.running.append(asyncio.create_task(self.checker.check_periodically(1.0)))
-            for topic, partitions, replicas in ((TOPIC, len(PARTITIONS), 3), (LONELY, 3, 1)):
-                await self.do(create_topic(self.admin, topic, partitions, {}, replicas))
-            numbers = itertools.count()
-            producers = [
-                SlowProducer(f"p{i}", self.brokers, self.history, self._draw(), PARTITIONS, numbers) for i in range(2)
-            ]
-            reader = SlowConsumer("c", self.brokers, self.history, self._draw(), PARTITIONS)
-            self.members = [Member(f"m{i}", self.brokers, self.history, self._draw(), PARTITIONS) for i in range(2)]
-            workers: list[Producer | Consumer | Member] = [*producers, reader, *self.members]
+            replicas = {TOPIC: 3, LONELY: 1, TRANSACTIONAL_TOPIC: 3}
+            for topic, factor in replicas.items():
+                await self.do(create_topic(self.admin, topic, len(PARTITIONS), {}, factor))
+            workers, reader, committed = self._workers()
             clients = [asyncio.create_task(worker.run()) for worker in workers]
             self.running += clients
             await self.until(lambda: not self.checker.not_in_sync and all(each.is_settled for each in self.members))
@@ -129,9 +149,30 @@ class Away:
                 await until(task, [each for each in self.running if each not in clients])
                 self.running.remove(task)
             await self.do(reader.read_to_end({key: self.checker.ends()[key] for key in PARTITIONS}))
+            await self.until(lambda: not self.checker.open_transactions)
+            await self.do(committed.read_to_end({key: self.checker.ends()[key] for key in TRANSACTIONAL_PARTITIONS}))
             self.checker.check_all()
+            self.ledger.check_end()
             for task in self.running:
                 task.cancel()
+
+    def _workers(self) -> tuple[list[Playing], Consumer, CommittedReader]:
+        """All clients, and those of them that read to the end afterwards."""
+        brokers, history, numbers, ownership = self.brokers, self.history, itertools.count(), Ownership()
+        producers = [SlowProducer(f"p{i}", brokers, history, self._draw(), PARTITIONS, numbers) for i in range(2)]
+        reader = SlowConsumer("c", brokers, history, self._draw(), PARTITIONS)
+        coordinates = self.checker.coordinates
+        self.members = [
+            *(Member(f"m{i}", brokers, history, self._draw(), PARTITIONS) for i in range(2)),
+            *(
+                ConsumerMember(f"n{i}", brokers, history, self._draw(), PARTITIONS, ownership, coordinates)
+                for i in range(2)
+            ),
+        ]
+        keys = TRANSACTIONAL_PARTITIONS
+        transactor = SlowTransactor("t", brokers, history, self._draw(), keys, self.ledger, numbers, coordinates)
+        committed = SlowCommittedReader("r", brokers, history, self._draw(), keys, self.ledger)
+        return [*producers, reader, *self.members, transactor, committed], reader, committed
 
     async def do(self, work: Awaitable[None]) -> None:
         """Await work, or the failure of a broker or of a client."""
@@ -147,10 +188,17 @@ class Away:
     def acknowledged(self) -> dict[TopicPartition, int]:
         return {key: len(self.history.acknowledged.get(key, {})) for key in PARTITIONS}
 
+    @property
+    def committed(self) -> int:
+        """The number of transactions that were committed."""
+        outcomes = [each.outcome for of_producer in self.ledger.by_producer.values() for each in of_producer]
+        return outcomes.count(TransactionOutcome.COMMITTED)
+
     async def progress(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until a further batch is acknowledged in each partition."""
-        before = self.acknowledged
+        """Wait until a further batch is acknowledged in each partition, and a transaction is committed."""
+        before, committed = self.acknowledged, self.committed
         await self.until(lambda: all(self.acknowledged[key] > before[key] for key in PARTITIONS), patience_s)
+        await self.until(lambda: self.committed > committed, patience_s)
 
     def partitions(self, broker_id: int) -> Iterator[Partition[Log]]:
         """The replicas of a broker."""
@@ -167,6 +215,12 @@ class Away:
 
     def epochs(self) -> dict[TopicPartition, int]:
         return {each.topic_partition: each.leader_epoch for each in self.partitions(1)}
+
+    def metadata(self) -> dict[int, dict[str, TopicImage]]:
+        """What each broker knows of the topics: leaders, ISRs and epochs of their partitions, configs."""
+        return {
+            each: dict(node.parts.metadata.image.topics) for each, node in self.nodes.items() if node.parts is not None
+        }
 
     async def answer(self, request: Request[Any], broker_id: int) -> Any:
         """The answer of one broker within the time limit of Kafka's clients."""
@@ -213,7 +267,9 @@ def run(scenario: Callable[[Away], Awaitable[None]], seed: int = 1) -> None:
 
 async def without_zookeeper(away: Away, seconds: float) -> None:
     """Nothing but metadata stops while ZooKeeper is down; no session ends, no leadership moves."""
-    sessions, epochs = away.zookeeper.session_ids(), away.epochs()
+    sessions, epochs, metadata = away.zookeeper.session_ids(), away.epochs(), away.metadata()
+    assert metadata[1] == metadata[2] == metadata[3]
+    assert len(metadata[1]) == 5, "two of them of groups and of transactions"
     away.zookeeper.kill()
     ends_s = away.loop.time() + seconds
     for broker_id in (1, 2, 3):
@@ -223,8 +279,12 @@ async def without_zookeeper(away: Away, seconds: float) -> None:
         # Each partition is written to, each group keeps its members.
         await away.progress(20.0)
         assert all(each.is_settled for each in away.members)
+        assert away.metadata() == metadata
     away.zookeeper.restart()
     await away.do(create_topic(away.admin, "after", 1, {}, 3))
+    await away.until(lambda: all("after" in topics for topics in away.metadata().values()))
+    after = {each: {topic: topics[topic] for topic in metadata[each]} for each, topics in away.metadata().items()}
+    assert after == metadata
     assert away.zookeeper.session_ids() == sessions
     assert {key: epoch for key, epoch in away.epochs().items() if key in epochs} == epochs
     assert away.sessions.appended_without_store > seconds / 2

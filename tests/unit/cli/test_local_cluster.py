@@ -17,7 +17,7 @@ from typing import IO, Any
 import pytest
 
 from headwater.cli.main import main
-from headwater.cluster_folder import LAYOUT_FILE, ClusterFolderError, check_folder, stored_brokers
+from headwater.cluster_folder import BROKERS_MAX, LAYOUT_FILE, ClusterFolderError, check_folder, stored_brokers
 from headwater.cluster_ports import fixed_ports
 from headwater.folder_lock import lock_folder
 from headwater.local_cluster import LocalCluster
@@ -40,6 +40,22 @@ def test_the_folder_of_one_node_is_not_that_of_a_cluster(tmp_path: Path, name: s
     check_folder(str(tmp_path), 1)
     with pytest.raises(ClusterFolderError, match="is the folder of one node without replicas: start it without"):
         check_folder(str(tmp_path), 3)
+
+
+def test_a_large_machine_runs_a_broker_a_core_and_the_help_says_how_several_machines_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["up", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "a broker uses one core, so that a machine has use for up to one a core" in text
+    assert f"[1<=x<={BROKERS_MAX}]" in text
+    assert "start each broker with `headwater broker`, up to one a core, and name its machine in broker.rack" in text
+    (tmp_path / LAYOUT_FILE).write_text(f"brokers={BROKERS_MAX}\n")
+    assert stored_brokers(str(tmp_path)) == BROKERS_MAX == 64
+    brokers = LocalCluster(str(tmp_path), BROKERS_MAX, 9092)._brokers
+    commands = [child._command(None) for child in brokers.values()]
+    ports = [int(command[command.index("--kafka-port") + 1]) for command in commands]
+    assert ports == list(range(9092, 9092 + BROKERS_MAX))
 
 
 def test_a_cluster_keeps_its_number_of_brokers(tmp_path: Path) -> None:

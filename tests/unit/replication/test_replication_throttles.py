@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from headwater.logtier.quota.replication_quota import ReplicationQuota
 from headwater.logtier.replication.partition_reads import FetchingFollower, FetchPartition
 from headwater.logtier.replication.replication_throttles import ReplicationThrottle, ReplicationThrottles
 from headwater.logtier.replication.throttled_reads import record_answer
-from tests.unit.replication.replica_cluster import Cluster, led_by
+from tests.unit.replication.replica_cluster import Cluster, led_by, until
 from tests.unit.replication.replica_cluster import run as run_cluster
 from tests.unit.replication.replicated_node import OK, P0, P1, Make, ReplicatedNode, run
 from tests.unit.replication.test_fetch_plan import plan_of, planned
@@ -288,5 +289,35 @@ def test_a_replica_that_catches_up_under_a_throttle_does_not_stop_producers_befo
             await asyncio.sleep(0.005)
         assert longest_s < 0.1
         assert 2 in cluster.image.topics[P0.topic].partitions[0].isr
+
+    run_cluster(tmp_path, scenario, **dict.fromkeys(THROTTLED, "*"))
+
+
+@pytest.mark.parametrize("side", ["leader", "follower", "neither"])
+def test_a_copy_takes_the_time_that_the_rate_of_either_side_alone_allows(tmp_path: Path, side: str) -> None:
+    """200 kB at 20 kB a second: 10 s, less a second of unused rate and one answer, of two batches."""
+    rates = {"leader": (20_000, LONG_MAX), "follower": (LONG_MAX, 20_000), "neither": (LONG_MAX, LONG_MAX)}[side]
+
+    async def scenario(cluster: Cluster) -> None:
+        loop = asyncio.get_running_loop()
+        cluster.cut = {(2, 1), (3, 1)}
+        cluster.start(led_by(1, isr=(1,)))
+        for node in cluster.nodes.values():
+            node.config = replace(node.config, replica_fetch_max_bytes=10_000)
+            node.replicas.throttles.change_rates(*rates, 0)
+        leading = cluster.nodes[1]
+        while leading.partition().log.size_bytes < 200_000:
+            leading.append(1_000)
+        size, batch = (
+            leading.partition().log.size_bytes,
+            leading.partition().log.size_bytes // leading.state()[1] * 1_000,
+        )
+        cluster.cut = {(3, 1)}
+        begun_s = loop.time()
+        await until(lambda: cluster.nodes[2].state() == leading.state(), 60)
+        elapsed_s = loop.time() - begun_s
+        least_s = 0 if side == "neither" else (size - 20_000 - 2 * batch) / 20_000
+        # Answers end at a batch, and a pause at whole milliseconds.
+        assert least_s <= elapsed_s <= least_s + 3
 
     run_cluster(tmp_path, scenario, **dict.fromkeys(THROTTLED, "*"))

@@ -38,8 +38,8 @@ def _own_properties(broker_config: str) -> dict[str, object]:
     type=click.IntRange(1, BROKERS_MAX),
     default=1,
     metavar="N",
-    help="Number of brokers, each of which uses one core; several replicate topics and coordinate through a ZooKeeper "
-    "of their own.  [default: 1]",
+    help="Number of brokers: a broker uses one core, so that a machine has use for up to one a core. Several replicate "
+    "topics and coordinate through a ZooKeeper of their own.  [default: 1]",
 )
 @port_option("--kafka-port", "Port of the (first) broker; 0 picks a free one.  [default: 9092]")
 @port_option("--http-port", "Port of the REST API; 0 picks a free one.  [default: 8082]")
@@ -63,6 +63,10 @@ def up(
     With --brokers 3 the node is a cluster: ZooKeeper and three brokers on ports P to P+2, which keep three copies of
     each topic. Their data is in DIR/zookeeper and DIR/broker-1 to DIR/broker-3, their properties in DIR/broker-1.yaml
     and so on.
+
+    All of them are on this machine, and are lost with it. On several machines, start each broker with `headwater
+    broker`, up to one a core, and name its machine in broker.rack: the copies of a partition are then on different
+    machines.
     """
     node = _node(settings(), data_dir, brokers, kafka_port, http_port, metrics_port, host)
 
