@@ -14,7 +14,7 @@ from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.group.events import GroupMetadata, GroupState
 from headwater.logtier.group.persistence.offsets import GroupOffsets
 from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
-from headwater.logtier.group.persistence.pending_offsets import PendingOffsets
+from headwater.logtier.group.persistence.pending_offsets import PendingOffset, PendingOffsets
 from headwater.logtier.group.persistence.replay import GroupReplay
 from headwater.logtier.log.log import Log
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -116,6 +116,7 @@ class CoordinatorChecker:
                 continue
             if key.topic == OFFSETS_TOPIC and services.groups._log.is_active(key.partition):
                 live = _live_groups(key, services.groups)
+                _check_below(live, partition.high_watermark)
                 logged = self._replayed(key, folder, partition, _groups_of, compacts=compacts)
                 self._check_classic(key, services.groups, logged)
                 # A classic group lives between its records, too.
@@ -163,6 +164,13 @@ class CoordinatorChecker:
                     )
                 if _assignments(live.metadata()) != _assignments(written):
                     raise InvariantError(f"group {group_id}: its members are not those of its log")
+
+
+def _check_below(live: State, high_watermark: int) -> None:
+    """Nothing is known of what is not committed, in no moment."""
+    for part, value in live.items():
+        if isinstance(value, PendingOffset) and value.log_offset >= high_watermark:
+            raise InvariantError(f"{part}: {value} is above the high watermark {high_watermark}")
 
 
 def described(part: Part, difference: Difference) -> str:
@@ -215,14 +223,19 @@ def _groups_of(key: TopicPartition, batches: Iterable[bytes]) -> State:
 
 
 def _offsets_of(key: TopicPartition, by_group: Mapping[str, GroupOffsets]) -> State:
-    return {Part(key, "offsets", group_id): dict(offsets._offsets) for group_id, offsets in by_group.items()}
+    return {
+        Part(key, "offset", f"{group_id} for {topic_partition}"): PendingOffset(group_id, topic_partition, *committed)
+        for group_id, offsets in by_group.items()
+        for topic_partition, committed in offsets._offsets.items()
+    }
 
 
 def _pending_of(key: TopicPartition, pending: PendingOffsets) -> State:
     return {
-        Part(key, "pending offsets", f"producer {producer_id}"): dict(offsets)
+        Part(key, "pending offset", f"producer {producer_id}, {group_id} for {topic_partition}"): each
         for (partition, producer_id), offsets in pending._by_producer.items()
         if partition == key.partition
+        for (group_id, topic_partition), each in offsets.items()
     }
 
 

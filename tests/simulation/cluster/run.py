@@ -19,6 +19,7 @@ from tests.simulation.cluster.faults import CLUSTER_KINDS, ClusterFaults
 from tests.simulation.cluster.power import PowerLosses
 from tests.simulation.cluster.reassigner import Reassigner
 from tests.simulation.cluster.session_checker import SessionChecker, observed_serving
+from tests.simulation.cluster.short_timeouts import short_timeouts
 from tests.simulation.cluster.watermarks import observed_watermarks
 from tests.simulation.consumer_members import CONSUMER_GROUP, MEMBER_CONFIGS, ConsumerMember, Ownership
 from tests.simulation.consumers import Consumer
@@ -44,6 +45,8 @@ REPLICATION_FACTOR = 3
 FULL_ISR_S = 60.0
 #: Time limits between brokers: a run is too short for Kafka's 30 s.
 TIMEOUT_MS = 5_000
+#: Shorter than a replica may lag: a coordinator's write is undecided now and then.
+COMMIT_TIMEOUT_MS = 2_000
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
 LOSSY_PARTITIONS = [TopicPartition(LOSSY_TOPIC, index) for index in range(2)]
 STATE_TOPIC_PARTITIONS = [TopicPartition(topic, index) for topic in sorted(INTERNAL_TOPICS) for index in range(2)]
@@ -85,7 +88,7 @@ class _ClusterRun:
         checkers = {node.node_id: NodeChecker(self.loop, node, self.history, is_alone=False) for node in nodes}
         checker = ClusterChecker(self.loop, zookeeper, checkers, self.history, MIN_ISR)
         sessions = SessionChecker(self.loop, {node.node_id: node for node in nodes}, zookeeper)
-        with observed_watermarks(checker.watermark_changed), observed_serving(sessions):
+        with observed_watermarks(checker.watermark_changed), observed_serving(sessions), short_timeouts():
             running = [asyncio.create_task(node.keep_running()) for node in nodes]
             running += [asyncio.create_task(each.check_periodically(CHECK_INTERVAL_S)) for each in checkers.values()]
             running.append(asyncio.create_task(checker.check_periodically(CHECK_INTERVAL_S)))
@@ -160,6 +163,7 @@ class _ClusterRun:
             "offsets.topic.replication.factor": REPLICATION_FACTOR,
             "transaction.state.log.replication.factor": REPLICATION_FACTOR,
             "offsets.topic.num.partitions": 2,
+            "offsets.commit.timeout.ms": COMMIT_TIMEOUT_MS,
             "transaction.state.log.num.partitions": 2,
             "transaction.state.log.min.isr": MIN_ISR,
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
