@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from headwater.logtier.cluster import remote_transactions
+from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.group.persistence.records import OffsetKey
 from headwater.logtier.group.persistence.replay import GroupReplay
-from headwater.logtier.peers.leader_requests import TransactionMarker, write_txn_markers_request
+from headwater.logtier.metadata.image import MetadataCache, MetadataImage, TopicImage
 from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import NO_PRODUCER_ID
 from headwater.logtier.state_topic.log import StateTopicLog, UndecidedWriteError
-from headwater.logtier.state_topic.writes import LedPartition, PartitionState
+from headwater.logtier.state_topic.writes import PartitionState
 from headwater.logtier.transaction.verifier import ClusterVerifier
 from tests.simulation.cluster.run import run_cluster
 
@@ -85,39 +88,68 @@ def a_write_that_times_out_counts_as_refused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateTopicLog, "_write", refuse)
 
 
-def writes_of_a_deposed_coordinator_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for them, with the lock of a group, waits for ever."""
-
-    def forget(self: LedPartition, _: KafkaError) -> None:
-        self.writes.clear()
-
-    patch.setattr(LedPartition, "resign", forget)
-
-
 def partitions_of_transactions_are_not_verified(patch: pytest.MonkeyPatch) -> None:
     """KIP-890: the coordinator does not know of the partition, which gets no marker."""
     patch.setattr(ClusterVerifier, "verify_partition", lambda *_: None)
 
 
-def markers_lose_their_transaction_version(patch: pytest.MonkeyPatch) -> None:
-    """KIP-890: the marker of a transaction before has the epoch of the present one."""
+def a_topic_is_missed_in_an_older_image(patch: pytest.MonkeyPatch) -> None:
+    """The offsets of a topic that was made since are taken for those of a deleted one."""
+    images: dict[GroupCoordinator, tuple[MetadataImage, MetadataImage]] = {}
+    begin, find = GroupCoordinator._begin_forgetting, GroupCoordinator._of_missing_topics
 
-    def without(markers: Iterable[TransactionMarker]) -> Any:
-        return write_txn_markers_request([each._replace(transaction_version=0) for each in markers])
+    def begin_forgetting(self: GroupCoordinator) -> None:
+        present = self._metadata.image
+        images[self] = images.get(self, (present, present))[1], present
+        begin(self)
 
-    patch.setattr(remote_transactions, "write_txn_markers_request", without)
+    def in_older_image(self: GroupCoordinator, group_id: str) -> list[TopicPartition]:
+        metadata = self._metadata
+        self._metadata = cast(Any, SimpleNamespace(image=images[self][0]))
+        try:
+            return find(self, group_id)
+        finally:
+            self._metadata = metadata
+
+    patch.setattr(GroupCoordinator, "_begin_forgetting", begin_forgetting)
+    patch.setattr(GroupCoordinator, "_of_missing_topics", in_older_image)
+
+
+def an_epoch_of_the_same_leader_is_missed(patch: pytest.MonkeyPatch) -> None:
+    """KAFKA-9212: one broker shows an older leader epoch after a reassignment."""
+    advance = MetadataCache.advance
+
+    async def miss(self: MetadataCache, image: MetadataImage) -> None:
+        if self.config.node_id == 2 != image.controller_id:  # a controller would decide by it
+            image = replace(
+                image, topics={name: _with_older_epochs(each, self.image) for name, each in image.topics.items()}
+            )
+        await advance(self, image)
+
+    patch.setattr(MetadataCache, "advance", miss)
+
+
+def _with_older_epochs(topic: TopicImage, image: MetadataImage) -> TopicImage:
+    old = image.topic(topic.name)
+    if old is None or old.topic_id != topic.topic_id:
+        return topic
+    partitions = tuple(
+        before if (before.leader, before.isr, before.replicas) == (each.leader, each.isr, each.replicas) else each
+        for before, each in zip(old.partitions, topic.partitions, strict=True)
+    )
+    return replace(topic, partitions=partitions)
 
 
 #: What the checks say of each, and a seed of which they say it.
 PLANTS: dict[Plant, tuple[str, int]] = {
     members_are_not_loaded: ("members of modern", 1),
     pending_offsets_are_not_loaded: ("its log has None", 1),
-    a_partition_serves_before_the_watermark: ("above the high watermark", 1),
-    a_partition_never_serves_that_had_to_wait: ("", 1),
-    a_write_that_times_out_counts_as_refused: ("the coordinator has", 1),
-    writes_of_a_deposed_coordinator_are_forgotten: ("", 1),
-    partitions_of_transactions_are_not_verified: ("", 1),
-    markers_lose_their_transaction_version: ("", 1),
+    a_partition_serves_before_the_watermark: ("above the high watermark", 2),
+    a_partition_never_serves_that_had_to_wait: ("are not stable", 3),
+    a_write_that_times_out_counts_as_refused: ("the coordinator has", 3),
+    partitions_of_transactions_are_not_verified: ("TimeoutError", 1),
+    a_topic_is_missed_in_an_older_image: ("the group has offset -1 of its topic", 1),
+    an_epoch_of_the_same_leader_is_missed: ("", 1),
 }
 
 
