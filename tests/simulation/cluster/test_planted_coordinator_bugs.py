@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ import pytest
 from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.group.persistence.records import OffsetKey
 from headwater.logtier.group.persistence.replay import GroupReplay
-from headwater.logtier.metadata.image import MetadataCache, MetadataImage, TopicImage
+from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import NO_PRODUCER_ID
@@ -115,31 +114,6 @@ def a_topic_is_missed_in_an_older_image(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupCoordinator, "_of_missing_topics", in_older_image)
 
 
-def an_epoch_of_the_same_leader_is_missed(patch: pytest.MonkeyPatch) -> None:
-    """KAFKA-9212: one broker shows an older leader epoch after a reassignment."""
-    advance = MetadataCache.advance
-
-    async def miss(self: MetadataCache, image: MetadataImage) -> None:
-        if self.config.node_id == 2 != image.controller_id:  # a controller would decide by it
-            image = replace(
-                image, topics={name: _with_older_epochs(each, self.image) for name, each in image.topics.items()}
-            )
-        await advance(self, image)
-
-    patch.setattr(MetadataCache, "advance", miss)
-
-
-def _with_older_epochs(topic: TopicImage, image: MetadataImage) -> TopicImage:
-    old = image.topic(topic.name)
-    if old is None or old.topic_id != topic.topic_id:
-        return topic
-    partitions = tuple(
-        before if (before.leader, before.isr, before.replicas) == (each.leader, each.isr, each.replicas) else each
-        for before, each in zip(old.partitions, topic.partitions, strict=True)
-    )
-    return replace(topic, partitions=partitions)
-
-
 #: What the checks say of each, and a seed of which they say it.
 PLANTS: dict[Plant, tuple[str, int]] = {
     members_are_not_loaded: ("members of modern", 1),
@@ -149,7 +123,6 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     a_write_that_times_out_counts_as_refused: ("the coordinator has", 3),
     partitions_of_transactions_are_not_verified: ("TimeoutError", 1),
     a_topic_is_missed_in_an_older_image: ("the group has offset -1 of its topic", 1),
-    an_epoch_of_the_same_leader_is_missed: ("", 1),
 }
 
 
