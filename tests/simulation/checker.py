@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from headwater.logtier.group.classic.group import Group
-from headwater.logtier.group.events import GroupMetadata, GroupState
-from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
-from headwater.logtier.group.persistence.replay import GroupReplay
-from headwater.logtier.group.persistence.state_log import GroupStateLog
 from headwater.logtier.log.folders.log_folders import parse_folder
 from headwater.logtier.log.log import Log
 from headwater.logtier.protocol.topic_partition import TopicPartition
-from headwater.logtier.records.batch import iterate_batches
 from headwater.logtier.replication.partition import Partition
-from headwater.logtier.transaction.metadata import TransactionMetadata
-from headwater.logtier.transaction.replay import TransactionReplay
-from headwater.logtier.transaction.state_log import TransactionStateLog
-from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
+from tests.simulation.coordinator_checker import CoordinatorChecker
 from tests.simulation.file_system import Folder, Inode
 from tests.simulation.history import History, InvariantError
-from tests.simulation.log_model import BatchKey, LogModel, is_segment, segments
+from tests.simulation.log_model import BatchKey, LogModel, is_segment
 from tests.simulation.node import Incarnation, SimulatedNode
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -38,7 +29,7 @@ class NodeChecker:
         on_batch: Called with each batch that a log has, and the one before it.
         on_truncated: Called with the former and the present state of a log that lost records while its broker serves.
         is_lost: Whether a partition lost committed records, as it may in this run.
-        is_coordinator: Whether this broker leads a partition in the newest metadata.
+        coordinators: Checks the state of groups and transactions.
     """
 
     def __init__(self, loop: VirtualLoop, node: SimulatedNode, history: History, *, is_alone: bool = True) -> None:
@@ -47,9 +38,10 @@ class NodeChecker:
         self.on_batch: Callable[[LogModel, int, BatchKey, BatchKey | None], None] = lambda *_: None
         self.on_truncated: Callable[[LogModel, LogModel], None] = _must_not_truncate
         self.is_lost: Callable[[TopicPartition], bool] = lambda _: False
-        self.is_coordinator: Callable[[TopicPartition], bool] = lambda _: True
         self.logs: dict[TopicPartition, LogModel] = {}
-        self._differences: dict[TopicPartition, str] = {}
+        self.coordinators = CoordinatorChecker(
+            node, history, lambda: {key: model.folder for key, model in self.logs.items()}, self.partition
+        )
         self._loop = loop
         self._history = history
         self._is_alone = is_alone
@@ -191,7 +183,7 @@ class NodeChecker:
         for key in self.logs:
             self.check_partition(key)
             self._check_producers(key)
-        self._check_coordinators()
+        self.coordinators.check()
 
     def _check_producers(self, key: TopicPartition) -> None:
         """The state of producers equals what the log's batches say."""
@@ -206,100 +198,11 @@ class NodeChecker:
         if known != self.logs[key].sequences:
             raise InvariantError(f"{key}: the producers are {known}, the log has {self.logs[key].sequences}")
 
-    def _check_coordinators(self) -> None:
-        """Invariant 9; what is committed in this moment may be about to be applied, in a frozen process later."""
-        if self.node.current is None or self.node.current.process.is_frozen:
-            self._differences = {}
-            return
-        before, self._differences = self._differences, self.differences()
-        for key, difference in self._differences.items():
-            if before.get(key) == difference:
-                raise InvariantError(f"{key}: {difference}")
-
-    def differences(self) -> dict[TopicPartition, str]:
-        """Return where the state of a coordinator differs from the replay of its log up to the high watermark."""
-        assert self.node.parts is not None
-        services = self.node.parts.services
-        found = {}
-        for key in self.logs:
-            if key.topic == OFFSETS_TOPIC:
-                difference = self._difference_of_groups(key, services.groups._log)
-            elif key.topic == TRANSACTION_TOPIC:
-                difference = self._difference_of_transactions(key, services.transactions._log)
-            else:
-                continue
-            if difference is not None:
-                found[key] = difference
-        return found
-
-    def _committed(self, key: TopicPartition) -> Iterator[bytes]:
-        """The batches of a log below the high watermark."""
-        partition = self.partition(key)
-        assert partition is not None
-        for _, inode in segments(self.logs[key].folder):
-            for header, batch in iterate_batches(bytes(inode.data)):
-                if header.base_offset + header.last_offset_delta < partition.high_watermark:
-                    yield bytes(batch)
-
-    def _difference_of_groups(self, key: TopicPartition, live: GroupStateLog) -> str | None:
-        if not live.is_active(key.partition) or self.partition(key) is None:
-            return None
-        replay = GroupReplay(str(key), key.partition)
-        for batch in self._committed(key):
-            for _ in replay.applying(batch):
-                pass
-        mine = {
-            group: dict(offsets.items())
-            for group, offsets in live.offsets.items()
-            if live.partition_of(group) == key.partition
-        }
-        replayed = {group: dict(offsets.items()) for group, offsets in replay.offsets.items()}
-        if mine != replayed:
-            return f"the coordinator has {mine}, its log has {replayed}"
-        if not live._tasks and self.is_coordinator(key):
-            for group_id, metadata in replay.groups.items():
-                self._check_generation(group_id, metadata)
-        return None
-
-    def _difference_of_transactions(self, key: TopicPartition, live: TransactionStateLog) -> str | None:
-        if not live.is_active(key.partition) or self.partition(key) is None:
-            return None
-        replay = TransactionReplay(str(key))
-        for batch in self._committed(key):
-            for _ in replay.applying(batch):
-                pass
-        mine = {
-            name: _brief(transaction.metadata)
-            for name, transaction in live.transactions.items()
-            if live.partition_of(name) == key.partition and not transaction.is_new
-        }
-        replayed = {name: _brief(metadata) for name, metadata in replay.transactions.items()}
-        return None if mine == replayed else f"the coordinator has {mine}, its log has {replayed}"
-
-    def _check_generation(self, group_id: str, written: GroupMetadata) -> None:
-        """A stable group is the one that its log has, and no acknowledged generation is forgotten."""
-        assert self.node.parts is not None
-        if written.generation_id < self._history.generations.get(group_id, -1):
-            raise InvariantError(f"group {group_id}: generation {written.generation_id} is the last in the log")
-        live = self.node.parts.services.groups.group(group_id)
-        if isinstance(live, Group) and live.state is GroupState.STABLE:
-            if live.generation_id != written.generation_id:
-                raise InvariantError(
-                    f"group {group_id} is in generation {live.generation_id}, its log in {written.generation_id}"
-                )
-            if {member.member_id for member in live.members} != {member.member_id for member in written.members}:
-                raise InvariantError(f"group {group_id}: its members are not those of its log")
-
     async def check_periodically(self, interval_s: float) -> None:
         """Check everything at each interval, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             self.check_all()
-
-
-def _brief(metadata: TransactionMetadata) -> tuple[int, int, str, list[TopicPartition]]:
-    """What a record of `__transaction_state` has of a transaction."""
-    return metadata.producer_id, metadata.producer_epoch, metadata.state.title, sorted(metadata.partitions)
 
 
 def _partition_of(folder: str) -> TopicPartition | None:

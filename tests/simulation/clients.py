@@ -130,6 +130,11 @@ class Client:
             raise ConnectionRefusedError(f"{key} has no leader")
         return found[1]
 
+    def leader_epoch(self, key: TopicPartition) -> int:
+        """Return the epoch of the known leader, as Metadata has it, for requests to it (KIP-320); -1 without one."""
+        found = self._leaders.get(key)
+        return -1 if found is None else found[0]
+
     def forget_leaders(self) -> None:
         """Ask for the leaders again before the next request."""
         self._leaders.clear()

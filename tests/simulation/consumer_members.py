@@ -13,8 +13,10 @@ from typing import Any
 from headwater.logtier.client.messages import kio_request
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
-from tests.simulation.clients import RETRIABLE, RETRY_S, Brokers, Worker
+from tests.simulation.clients import RETRY_S, Brokers
+from tests.simulation.group_members import GroupMember
 from tests.simulation.history import History, InvariantError
+from tests.simulation.members import COMMIT_RATIO
 
 CONSUMER_GROUP = "modern"
 SESSION_TIMEOUT_MS = 6_000
@@ -23,7 +25,7 @@ _REBALANCE = timedelta(seconds=5)
 _SESSION_S = SESSION_TIMEOUT_MS / 1000 * 0.98
 _REBALANCE_S = _REBALANCE.total_seconds() * 0.98
 _HEARTBEAT_S = 0.4
-_HEARTBEAT_KEY, _HEARTBEAT = 68, 1
+_HEARTBEAT_KEY, _HEARTBEAT, _OFFSET_COMMIT = 68, 1, 9
 _FENCED = {ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id}
 
 #: Configs of brokers for these members: Kafka's limits are longer than a run.
@@ -65,7 +67,7 @@ class Ownership:
             del self.owners[key]
 
 
-class ConsumerMember(Worker):
+class ConsumerMember(GroupMember):
     """One member, which reports the partitions that it has, and gives up those that are taken from it.
 
     Args:
@@ -83,20 +85,21 @@ class ConsumerMember(Worker):
         ownership: Ownership,
         coordinates: Callable[[str, str], bool],
     ) -> None:
-        super().__init__(name, brokers, history, chance, partitions)
+        super().__init__(
+            name,
+            brokers,
+            history,
+            chance,
+            partitions,
+            group=CONSUMER_GROUP,
+            commit_version=_OFFSET_COMMIT,
+            coordinates=coordinates,
+        )
         self._ownership = ownership
-        self._coordinates = coordinates
-        self._coordinator: str | None = None
         self._member_id = str(uuid.UUID(int=chance.getrandbits(128), version=4))
         self._epoch = 0
         self._topic = partitions[0].topic
         self._topic_id: uuid.UUID | None = None
-        self._owned: set[TopicPartition] = set()
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is a member with partitions."""
-        return self._epoch > 0 and bool(self._owned)
 
     async def run(self) -> None:
         """Be a member until `is_ending`, and leave by silence."""
@@ -104,18 +107,25 @@ class ConsumerMember(Worker):
         while not self.is_ending:
             try:
                 await self._heartbeat()
+                if self._epoch > 0 and self.chance.random() < COMMIT_RATIO:
+                    self._committed(await self._commit(self._epoch, self._member_id))
             except ConnectionError as error:
                 self.note("lost", "consumer member", type(error).__name__)
-                self._coordinator = None
+                self._forget_coordinator()
                 await asyncio.sleep(self.chance.uniform(*RETRY_S))
             else:
                 await asyncio.sleep(_HEARTBEAT_S)
 
+    def _committed(self, code: int) -> None:
+        """Process the error code of a commit."""
+        if code in _FENCED or (code == ErrorCode.group_id_not_found and self.history.has_lost):
+            self._fenced()
+        elif code not in (ErrorCode.none, ErrorCode.stale_member_epoch):  # the next heartbeat tells the epoch
+            self._check_retriable("commit", code)
+
     async def _heartbeat(self) -> None:
-        if self._coordinator is None:
-            self._coordinator = await self.coordinator(CONSUMER_GROUP)
-        host = self._coordinator
-        owned = sorted(each.partition for each in self._owned)
+        host = await self._host()
+        owned = sorted(each.partition for each in self.owned)
         values = {
             "group_id": CONSUMER_GROUP,
             "member_id": self._member_id,
@@ -136,18 +146,17 @@ class ConsumerMember(Worker):
             self._fenced()
         elif code == ErrorCode.none:
             self._epoch = int(answer.member_epoch)
-            assigned = self._owned if answer.assignment is None else self._assigned(answer.assignment)
-            if self._coordinates(host, CONSUMER_GROUP):
+            assigned = self.owned if answer.assignment is None else self._assigned(answer.assignment)
+            self._confirm(host)
+            if self._is_confirmed:
                 self._ownership.confirmed_s[self.name] = sent_s
-                if self._owned <= assigned:
+                if self.owned <= assigned:
                     self._ownership.at_rest_s[self.name] = sent_s
             self._take(assigned)
         elif code in _FENCED or (code == ErrorCode.group_id_not_found and self.history.has_lost):
             self._fenced()
-        elif code not in RETRIABLE:
-            raise InvariantError(f"{self.name}: its heartbeat was refused: {ErrorCode(code).name}")
-        elif code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
-            self._coordinator = None
+        else:
+            self._check_retriable("heartbeat", code)
 
     def _assigned(self, assignment: Any) -> set[TopicPartition]:
         return {
@@ -155,15 +164,16 @@ class ConsumerMember(Worker):
         }
 
     def _take(self, assigned: set[TopicPartition]) -> None:
-        for key in self._owned - assigned:
+        for key in self.owned - assigned:
             self._ownership.release(key, self.name)
-        for key in sorted(assigned - self._owned):
+        for key in sorted(assigned - self.owned):
             self._ownership.take(key, self.name, self._loop.time())
-        self._owned = assigned
+        self._own(assigned)
         self.note("owns", sorted(assigned))
 
     def _fenced(self) -> None:
-        for key in self._owned:
+        for key in self.owned:
             self._ownership.release(key, self.name)
-        self._owned = set()
+        self._own(set())
+        self.doubt()
         self._epoch = 0

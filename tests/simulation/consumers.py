@@ -89,7 +89,7 @@ class Consumer(Worker):
         for key in self._partitions:
             by_host.setdefault(await self.leader(key), []).append(key)
         for host, keys in by_host.items():
-            positions = [FetchPosition(*key, self._positions[key], 4_000) for key in keys]
+            positions = [FetchPosition(*key, self._positions[key], 4_000, self.leader_epoch(key)) for key in keys]
             wait_ms = 200 // len(by_host)
             fetched = await self.ask(
                 fetch_request(_FETCH, positions, wait_ms=wait_ms, bytes_min=1, bytes_max=10_000), host
@@ -126,7 +126,8 @@ class Consumer(Worker):
 
     async def _ask_for_end(self, key: TopicPartition) -> None:
         """Ask for the end of a partition: it never falls, from one leader epoch to the next neither."""
-        partition = {"partition_index": key.partition, "current_leader_epoch": -1, "timestamp": _LATEST}
+        host, epoch = await self.leader(key), self.leader_epoch(key)
+        partition = {"partition_index": key.partition, "current_leader_epoch": epoch, "timestamp": _LATEST}
         values = {
             "replica_id": -1,
             "isolation_level": 0,
@@ -134,7 +135,7 @@ class Consumer(Worker):
         }
         losses = self.history.losses
         told = self.history.ends_told(key)
-        answer: Any = await self.ask(kio_request(ApiKey.LIST_OFFSETS, _LIST_OFFSETS, values), await self.leader(key))
+        answer: Any = await self.ask(kio_request(ApiKey.LIST_OFFSETS, _LIST_OFFSETS, values), host)
         found = answer.topics[0].partitions[0]
         code, end, epoch = int(found.error_code), int(found.offset), int(found.leader_epoch)
         self.note("end", key, code, end, epoch)

@@ -12,7 +12,7 @@ from typing import Any
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.simulation.checker import NodeChecker
 from tests.simulation.clients import CLIENTS, CLIENTS_ADDRESS, Brokers, Client, create_topic
-from tests.simulation.consumers import Consumer
+from tests.simulation.consumers import Consumer, always
 from tests.simulation.faults import KINDS, Fault, NodeFaults, draw_faults
 from tests.simulation.history import History
 from tests.simulation.members import Member
@@ -78,7 +78,7 @@ class _Run:
             Producer(f"p{i}", brokers, self.history, self._draw(), PARTITIONS, numbers) for i in range(PRODUCERS)
         ]
         consumers = [Consumer(f"c{i}", brokers, self.history, self._draw(), PARTITIONS) for i in range(CONSUMERS)]
-        members = [Member(f"m{i}", brokers, self.history, self._draw(), PARTITIONS) for i in range(MEMBERS)]
+        members = [Member(f"m{i}", brokers, self.history, self._draw(), PARTITIONS, always) for i in range(MEMBERS)]
         workers: list[Producer | Consumer | Member] = [*producers, *consumers, *members]
         clients = [asyncio.create_task(worker.run()) for worker in workers]
         faults = asyncio.create_task(NodeFaults(node, self.history).apply(self.faults))
@@ -91,6 +91,7 @@ class _Run:
                 await until(task, running)
             await until(asyncio.create_task(consumers[0].read_to_end(checker.ends(TOPIC))), running)
         checker.check_all()
+        await until(asyncio.create_task(checker.coordinators.check_end()), running)
         for task in running:
             task.cancel()
 

@@ -11,7 +11,7 @@ from typing import Any
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.fetch_codec import READ_COMMITTED, CompletedFetch, FetchPosition, fetch_request
 from headwater.logtier.client.messages import ApiKey, kio_request
-from headwater.logtier.client.produce_codec import produce_request
+from headwater.logtier.client.produce_codec import ProducedPartition, produce_request
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import (
@@ -23,6 +23,7 @@ from headwater.logtier.records.batch import (
     iterate_batches,
 )
 from tests.simulation.clients import GROUP_KEY, RETRIABLE, RETRY_S, TRANSACTION_KEY, Brokers, Worker
+from tests.simulation.coordinated import WAIT, CoordinatedWorker
 from tests.simulation.history import History, InvariantError
 from tests.simulation.ledger import Ledger, SimulatedTransaction, TransactionOutcome
 from tests.simulation.node import START_MS
@@ -30,8 +31,9 @@ from tests.simulation.node import START_MS
 _PRODUCE, _INIT_PRODUCER_ID, _END_TXN, _TXN_OFFSET_COMMIT, _OFFSET_FETCH, _FETCH = 12, 4, 5, 5, 7, 12
 #: Longer than a broker is away, shorter than a run: the coordinator ends what its producer has left.
 TRANSACTION_TIMEOUT = timedelta(seconds=15)
-ABORT_RATIO, OFFSETS_RATIO = 0.25, 0.5
-_WAIT = {*RETRIABLE, ErrorCode.concurrent_transactions}
+ABORT_RATIO, OFFSETS_RATIO, TRANSIENT_RATIO = 0.25, 0.5, 0.5
+#: Attempts to reach a topic that may be deleted.
+_ATTEMPTS = 5
 #: The coordinator has ended the transaction, after its timeout.
 _FENCED = {ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch}
 #: Errors of brokers that have forgotten what they had acknowledged.
@@ -46,12 +48,14 @@ class TransactionEndedError(Exception):
     """The coordinator has ended the transaction, or it can only be aborted."""
 
 
-class Transactor(Worker):
+class Transactor(CoordinatedWorker):
     """Begins one transaction after the other, and commits or aborts it; some commit an offset of its group, too.
 
     Args:
         coordinates: Whether a host coordinates a group in truth: one that is deposed and does not know it answers with
             older offsets.
+        transient: A partition of a topic that is deleted time and again, which some transactions write to, and of
+            which they commit an offset. Nobody reads what they write there.
     """
 
     def __init__(
@@ -64,14 +68,15 @@ class Transactor(Worker):
         ledger: Ledger,
         numbers: Iterator[int],
         coordinates: Callable[[str, str], bool],
+        transient: TopicPartition | None = None,
     ) -> None:
         super().__init__(name, brokers, history, chance, partitions)
         self._ledger = ledger
         self._numbers = numbers
+        self._transient = transient
         self._coordinates = coordinates
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
-        self._hosts: dict[int, str] = {}
 
     async def run(self) -> None:
         """Work until `is_ending`."""
@@ -89,6 +94,8 @@ class Transactor(Worker):
             for _ in range(self.chance.randint(1, 4)):
                 await self._send(transaction, self.chance.choice(self._partitions))
                 await self.think()
+            if self._transient is not None and self.chance.random() < TRANSIENT_RATIO:
+                await self._write_to_transient(self._transient)
             if self.chance.random() < OFFSETS_RATIO:
                 transaction.commits_offset = True
                 await self._commit_offset(transaction)
@@ -110,7 +117,6 @@ class Transactor(Worker):
         }
         answer: Any = await self._ask(
             TRANSACTION_KEY,
-            self.name,
             lambda: kio_request(ApiKey.INIT_PRODUCER_ID, _INIT_PRODUCER_ID, values),
             lambda answer: int(answer.error_code),
             "begin",
@@ -124,23 +130,13 @@ class Transactor(Worker):
         self._sequences.clear()
 
     async def _send(self, transaction: SimulatedTransaction, key: TopicPartition) -> None:
-        assert self._producer is not None
         values = [b"%d" % next(self._numbers) for _ in range(self.chance.randint(1, 3))]
         sequence = self._sequences.get(key, 0)
-        now_ms = START_MS + int(self._loop.time() * 1000)
-        batch = build_batch(
-            [Record(None, value, now_ms) for value in values],
-            producer_id=self._producer[0],
-            producer_epoch=self._producer[1],
-            base_sequence=sequence,
-            attributes=TRANSACTIONAL,
-        )
+        batch = self._batch(values, sequence)
         for value in values:
             self._ledger.send(transaction, key, value)
         [produced] = await self.until_answered(
-            lambda: produce_request(
-                _PRODUCE, {key.topic: [(key.partition, batch)]}, timeout_ms=2_000, transactional_id=self.name
-            ),
+            lambda: self._produce_request(key, batch),
             lambda answer: self._retried(answer[0].error_code),
             "send",
             key,
@@ -149,12 +145,60 @@ class Transactor(Worker):
         self._sequences[key] = sequence + len(values)
         transaction.acknowledged.update(values)
 
-    async def _commit_offset(self, transaction: SimulatedTransaction) -> None:
+    def _batch(self, values: list[bytes], sequence: int) -> bytes:
         assert self._producer is not None
-        key = self._partitions[0]
+        now_ms = START_MS + int(self._loop.time() * 1000)
+        return build_batch(
+            [Record(None, value, now_ms) for value in values],
+            producer_id=self._producer[0],
+            producer_epoch=self._producer[1],
+            base_sequence=sequence,
+            attributes=TRANSACTIONAL,
+        )
+
+    def _produce_request(self, key: TopicPartition, batch: bytes) -> Request[list[ProducedPartition]]:
+        return produce_request(
+            _PRODUCE, {key.topic: [(key.partition, batch)]}, timeout_ms=2_000, transactional_id=self.name
+        )
+
+    async def _write_to_transient(self, key: TopicPartition) -> None:
+        """Send a batch, and commit an offset; the topic may go, or be another one of its name, in the middle."""
+        batch = self._batch([b"%d" % next(self._numbers)], 0)
+        for _ in range(_ATTEMPTS):
+            try:
+                [produced] = await self.ask(self._produce_request(key, batch), await self.leader(key))
+            except ConnectionError as error:
+                self.note("lost", "transient", type(error).__name__)
+            else:
+                self.note("transient", produced.error_code)
+                if produced.error_code not in WAIT:
+                    self._check(produced.error_code, f"{key} refused a batch")
+                    break
+            self.forget_leaders()
+            await asyncio.sleep(self.chance.uniform(*RETRY_S))
+        answer: Any = await self._ask(
+            GROUP_KEY,
+            lambda: self._offset_request(key, 1),
+            lambda answer: int(answer.topics[0].partitions[0].error_code),
+            "transient offset",
+            _ATTEMPTS,
+        )
+        if answer is not None:
+            self._check(int(answer.topics[0].partitions[0].error_code), "the offset was refused")
+
+    async def _commit_offset(self, transaction: SimulatedTransaction) -> None:
+        answer: Any = await self._ask(
+            GROUP_KEY,
+            lambda: self._offset_request(self._partitions[0], transaction.number),
+            lambda answer: int(answer.topics[0].partitions[0].error_code),
+            "offset",
+        )
+        self._check(int(answer.topics[0].partitions[0].error_code), "the offset was refused")
+
+    def _offset_request(self, key: TopicPartition, offset: int) -> Request[Any]:
         partition = {
             "partition_index": key.partition,
-            "committed_offset": transaction.number,
+            "committed_offset": offset,
             "committed_leader_epoch": -1,
             "committed_metadata": None,
         }
@@ -166,14 +210,7 @@ class Transactor(Worker):
             "group_instance_id": None,
             "topics": ({"name": key.topic, "partitions": (partition,)},),
         }
-        answer: Any = await self._ask(
-            GROUP_KEY,
-            self.name,
-            lambda: kio_request(ApiKey.TXN_OFFSET_COMMIT, _TXN_OFFSET_COMMIT, values),
-            lambda answer: int(answer.topics[0].partitions[0].error_code),
-            "offset",
-        )
-        self._check(int(answer.topics[0].partitions[0].error_code), "the offset was refused")
+        return kio_request(ApiKey.TXN_OFFSET_COMMIT, _TXN_OFFSET_COMMIT, values)
 
     async def _end(self, transaction: SimulatedTransaction, *, commit: bool) -> None:
         if commit:
@@ -181,7 +218,6 @@ class Transactor(Worker):
         values = {**self._fields(), "committed": commit}
         answer: Any = await self._ask(
             TRANSACTION_KEY,
-            self.name,
             lambda: kio_request(ApiKey.END_TXN, _END_TXN, values),
             lambda answer: int(answer.error_code),
             "commit" if commit else "abort",
@@ -206,7 +242,6 @@ class Transactor(Worker):
         losses = self.history.group_losses
         answer: Any = await self._ask(
             GROUP_KEY,
-            self.name,
             lambda: kio_request(ApiKey.OFFSET_FETCH, _OFFSET_FETCH, values),
             lambda answer: _unstable(answer.error_code or answer.topics[0].partitions[0].error_code),
             "offsets",
@@ -240,29 +275,7 @@ class Transactor(Worker):
 
     @staticmethod
     def _retried(code: int) -> int:
-        return int(ErrorCode.request_timed_out) if code in _WAIT else code
-
-    async def _ask(
-        self, key_type: int, key: str, make: Callable[[], Request[Any]], code_of: Callable[[Any], int], what: str
-    ) -> Any:
-        """Repeat a request to a coordinator until it is answered without a code that asks for a retry."""
-        while True:
-            try:
-                host = self._hosts.get(key_type)
-                if host is None:
-                    host = self._hosts[key_type] = await self.coordinator(key, key_type)
-                answer = await self.ask(make(), host)
-            except ConnectionError as error:
-                self.note("lost", what, type(error).__name__)
-                self._hosts.pop(key_type, None)
-            else:
-                code = code_of(answer)
-                self.note(what, code)
-                if code not in _WAIT:
-                    return answer
-                if code != ErrorCode.concurrent_transactions:
-                    self._hosts.pop(key_type, None)
-            await asyncio.sleep(self.chance.uniform(*RETRY_S))
+        return int(ErrorCode.request_timed_out) if code in WAIT else code
 
 
 def _unstable(code: int) -> int:
@@ -297,12 +310,13 @@ class CommittedReader(Worker):
             await self._turn(behind[0])
 
     async def _turn(self, key: TopicPartition) -> None:
-        position = FetchPosition(*key, self._positions[key], 10_000)
-        request = fetch_request(
-            _FETCH, [position], wait_ms=200, bytes_min=1, bytes_max=10_000, isolation_level=READ_COMMITTED
-        )
         try:
-            [fetched] = await self.ask(request, await self.leader(key))
+            host = await self.leader(key)
+            position = FetchPosition(*key, self._positions[key], 10_000, self.leader_epoch(key))
+            request = fetch_request(
+                _FETCH, [position], wait_ms=200, bytes_min=1, bytes_max=10_000, isolation_level=READ_COMMITTED
+            )
+            [fetched] = await self.ask(request, host)
         except ConnectionError as error:
             self.note("lost", "committed", type(error).__name__)
             self.forget_leaders()

@@ -8,9 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_state import ConsumerGroupState
+from headwater.logtier.group.events import GroupState
 from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.metadata.topic_nodes import NO_BROKER, PartitionImage
 from headwater.logtier.protocol import uuids
+from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.state_topic.topic import partition_for
@@ -21,6 +25,9 @@ from tests.simulation.log_model import BatchKey, LogModel
 from tests.simulation.node import SimulatedNode
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.zookeeper_model import ZooKeeperModel
+
+#: Time in which every broker learns of a change of the metadata, in seconds.
+IMAGE_S = 10
 
 
 @dataclass(slots=True)
@@ -100,7 +107,7 @@ class ClusterChecker:
             checker.on_batch = self._batch_taken
             checker.on_truncated = self._truncated
             checker.is_lost = lambda key: self.metadata.replicated(key) in self.lost
-            checker.is_coordinator = functools.partial(self._leads, broker_id)
+            checker.coordinators.is_coordinator = functools.partial(self._leads, broker_id)
             self._look_when_serving(broker_id, checker.node)
         loop.checks.append(self._after_step)
 
@@ -408,6 +415,37 @@ class ClusterChecker:
                         f"{replicated}: broker {broker_id} has a log that was moved to {state.replicas}"
                     )
 
+    async def check_images(self) -> None:
+        """Check that all brokers have the topics, leaders and epochs that ZooKeeper has (KAFKA-9212)."""
+        for broker_id, checker in self._checkers.items():
+            for _ in range(IMAGE_S * 10):
+                assert checker.node.parts is not None
+                mine = checker.node.parts.metadata.image.topics
+                if mine == self.metadata.image.topics:
+                    break
+                await asyncio.sleep(0.1)
+            else:
+                raise InvariantError(f"broker {broker_id} has {mine} at the end, not {self.metadata.image.topics}")
+
+    def is_stable(self, group_id: str) -> bool:
+        """Whether the coordinator of a group has it in the state Stable."""
+        broker_id = self._coordinator_of(group_id)
+        parts = None if broker_id == NO_BROKER else self._checkers[broker_id].node.parts
+        if parts is None:
+            return False
+        try:
+            group = parts.services.groups.group(group_id)
+        except KafkaError:
+            return False
+        if isinstance(group, ConsumerGroup):
+            return group.state.phase is ConsumerGroupState.STABLE
+        return group is not None and group.state is GroupState.STABLE
+
+    async def check_coordinators(self) -> None:
+        """Check that the state of each broker's coordinators is that of its logs, when the clients have ended."""
+        for checker in self._checkers.values():
+            await checker.coordinators.check_end()
+
     @property
     def unequal(self) -> dict[str, dict[int, int]]:
         """The log ends of the partitions whose replicas have not all records."""
@@ -455,13 +493,16 @@ class ClusterChecker:
 
     def coordinates(self, host: str, group: str) -> bool:
         """Whether a broker leads the partition of a group in the newest metadata."""
+        leader = self._coordinator_of(group)
+        return leader != NO_BROKER and self._checkers[leader].node.name == host
+
+    def _coordinator_of(self, group: str) -> int:
         partitions = {
             each.topic_partition.partition: state.leader
             for each, state in self.metadata.all()
             if each.topic_partition.topic == OFFSETS_TOPIC
         }
-        leader = partitions[partition_for(group, len(partitions))] if partitions else NO_BROKER
-        return leader != NO_BROKER and self._checkers[leader].node.name == host
+        return partitions[partition_for(group, len(partitions))] if partitions else NO_BROKER
 
     @property
     def not_in_sync(self) -> list[str]:

@@ -1,22 +1,27 @@
-"""Deletes a topic and creates it again, among faults: nothing of the old one is in the new one."""
+"""Delete topics and create them again, among faults: nothing of the old one stays, and nothing else goes."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import UUID
 
 from headwater.logtier.client.fetch_codec import FetchPosition, fetch_request
+from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import decode_records, iterate_batches
-from tests.simulation.clients import RETRY_S, Brokers, create_topic, delete_topic
+from tests.simulation.clients import GROUP_KEY, RETRIABLE, RETRY_S, Brokers, create_topic, delete_topic
+from tests.simulation.coordinated import CoordinatedWorker
 from tests.simulation.history import Entry, History, InvariantError
 from tests.simulation.producers import Producer
 
 TOPIC = "fleeting"
-_FETCH = 12
+#: Topic of transactions, and of offsets of groups, that is deleted in their middle.
+TRANSIENT_TOPIC = "transient"
+_FETCH, _OFFSET_COMMIT, _OFFSET_FETCH = 12, 8, 7
 
 
 class TopicRemaker(Producer):
@@ -88,3 +93,88 @@ class TopicRemaker(Producer):
                         f"acknowledged was {known.get(record.offset)!r}"
                     )
                 self.history.see(key, record.offset, Entry(header.partition_leader_epoch, record.value.rstrip()))
+
+
+class TopicRemover(CoordinatedWorker):
+    """Creates a topic for others to write to, commits an offset of it, reads the offset back, and deletes the topic.
+
+    Invariants: the offset stays as long as the topic, although the one of an earlier topic of the name is forgotten,
+    and although brokers have older metadata; at the end of its run the topic is deleted.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        brokers: Brokers,
+        history: History,
+        chance: random.Random,
+        replication_factor: int,
+        coordinates: Callable[[str, str], bool],
+    ) -> None:
+        super().__init__(name, brokers, history, chance, [TopicPartition(TRANSIENT_TOPIC, 0)])
+        self._replication_factor = replication_factor
+        self._coordinates = coordinates
+
+    async def run(self) -> None:
+        """Make the topic anew until `is_ending`."""
+        deleted: set[UUID] = set()
+        while not self.is_ending:
+            await create_topic(self, TRANSIENT_TOPIC, 1, {}, self._replication_factor)
+            topic_id = await self.topic_id(TRANSIENT_TOPIC, deleted)
+            losses = self.history.group_losses
+            offset = len(deleted)
+            await self._commit(offset, topic_id)
+            await asyncio.sleep(self.chance.uniform(0, 3))
+            await self._check(offset, losses)
+            await delete_topic(self, topic_id)
+            deleted.add(topic_id)
+            await asyncio.sleep(self.chance.uniform(0, 1))
+
+    async def _commit(self, offset: int, topic_id: UUID) -> None:
+        """Commit at a coordinator that knows the topic: another one takes the offset for the earlier one's."""
+        partition = {
+            "partition_index": 0,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": None,
+        }
+        values = {
+            "group_id": self.name,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": ({"name": TRANSIENT_TOPIC, "partitions": (partition,)},),
+        }
+        while True:
+            try:
+                host = await self.coordinator(self.name)
+                metadata: Any = await self.ask(self._metadata_request([TRANSIENT_TOPIC]), host)
+                if metadata.topics[0].topic_id == topic_id:
+                    answer: Any = await self.ask(kio_request(ApiKey.OFFSET_COMMIT, _OFFSET_COMMIT, values), host)
+                    code = int(answer.topics[0].partitions[0].error_code)
+                    self.note("commit", TRANSIENT_TOPIC, offset, code)
+                    if code == ErrorCode.none:
+                        return
+                    if code not in RETRIABLE:
+                        raise InvariantError(f"{self.name}: the commit was refused: {ErrorCode(code).name}")
+            except ConnectionError as error:
+                self.note("lost", "transient commit", type(error).__name__)
+            await asyncio.sleep(self.chance.uniform(*RETRY_S))
+
+    async def _check(self, offset: int, losses: int) -> None:
+        values = {
+            "group_id": self.name,
+            "topics": ({"name": TRANSIENT_TOPIC, "partition_indexes": (0,)},),
+            "require_stable": False,
+        }
+        answer: Any = await self._ask(
+            GROUP_KEY,
+            lambda: kio_request(ApiKey.OFFSET_FETCH, _OFFSET_FETCH, values),
+            lambda answer: int(answer.error_code),
+            "transient offsets",
+        )
+        if losses != self.history.group_losses or not self._coordinates(self._hosts[GROUP_KEY], self.name):
+            return
+        found = int(answer.topics[0].partitions[0].committed_offset)
+        if found != offset:
+            raise InvariantError(f"{self.name}: the group has offset {found} of its topic, committed was {offset}")

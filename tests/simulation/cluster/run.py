@@ -14,18 +14,19 @@ from tests.simulation.checker import NodeChecker
 from tests.simulation.clients import CLIENTS, CLIENTS_ADDRESS, Brokers, Client, create_topic
 from tests.simulation.cluster.checker import ClusterChecker
 from tests.simulation.cluster.deletions import TOPIC as FLEETING_TOPIC
-from tests.simulation.cluster.deletions import TopicRemaker
+from tests.simulation.cluster.deletions import TRANSIENT_TOPIC, TopicRemaker, TopicRemover
 from tests.simulation.cluster.faults import CLUSTER_KINDS, ClusterFaults
 from tests.simulation.cluster.power import PowerLosses
 from tests.simulation.cluster.reassigner import Reassigner
 from tests.simulation.cluster.session_checker import SessionChecker, observed_serving
+from tests.simulation.cluster.short_timeouts import short_timeouts
 from tests.simulation.cluster.watermarks import observed_watermarks
-from tests.simulation.consumer_members import MEMBER_CONFIGS, ConsumerMember, Ownership
+from tests.simulation.consumer_members import CONSUMER_GROUP, MEMBER_CONFIGS, ConsumerMember, Ownership
 from tests.simulation.consumers import Consumer
 from tests.simulation.faults import Fault, draw_faults
 from tests.simulation.history import History, InvariantError
 from tests.simulation.ledger import Ledger
-from tests.simulation.members import Member
+from tests.simulation.members import GROUP, Member
 from tests.simulation.node import DATA, SESSION_MS, SimulatedNode
 from tests.simulation.producers import Producer
 from tests.simulation.run import AFTERWARDS_S, CHECK_INTERVAL_S, SETTLE_S, TOPIC, Outcome, conclude, until
@@ -44,13 +45,16 @@ REPLICATION_FACTOR = 3
 FULL_ISR_S = 60.0
 #: Time limits between brokers: a run is too short for Kafka's 30 s.
 TIMEOUT_MS = 5_000
+#: Shorter than a replica may lag: a coordinator's write is undecided now and then.
+COMMIT_TIMEOUT_MS = 2_000
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
 LOSSY_PARTITIONS = [TopicPartition(LOSSY_TOPIC, index) for index in range(2)]
 STATE_TOPIC_PARTITIONS = [TopicPartition(topic, index) for topic in sorted(INTERNAL_TOPICS) for index in range(2)]
+TRANSIENT = TopicPartition(TRANSIENT_TOPIC, 0)
 TRANSACTIONAL_PARTITIONS = [TopicPartition(TRANSACTIONAL_TOPIC, index) for index in range(3)]
 PRODUCERS, CONSUMERS, MEMBERS, TRANSACTORS = 3, 2, 2, 2
 
-RunningWorker = Producer | Consumer | Member | ConsumerMember | Transactor | CommittedReader
+RunningWorker = Producer | Consumer | Member | ConsumerMember | Transactor | CommittedReader | TopicRemover
 #: Weight of power losses in runs beyond what replication survives, of all other kinds together: len(CLUSTER_KINDS).
 POWER_LOSSES_BEYOND = 12
 #: Largest difference between a wall clock and the time, and between the rate of a broker's clocks and 1.
@@ -84,7 +88,7 @@ class _ClusterRun:
         checkers = {node.node_id: NodeChecker(self.loop, node, self.history, is_alone=False) for node in nodes}
         checker = ClusterChecker(self.loop, zookeeper, checkers, self.history, MIN_ISR)
         sessions = SessionChecker(self.loop, {node.node_id: node for node in nodes}, zookeeper)
-        with observed_watermarks(checker.watermark_changed), observed_serving(sessions):
+        with observed_watermarks(checker.watermark_changed), observed_serving(sessions), short_timeouts():
             running = [asyncio.create_task(node.keep_running()) for node in nodes]
             running += [asyncio.create_task(each.check_periodically(CHECK_INTERVAL_S)) for each in checkers.values()]
             running.append(asyncio.create_task(checker.check_periodically(CHECK_INTERVAL_S)))
@@ -126,7 +130,7 @@ class _ClusterRun:
         await until(reassigning, [*running, *clients])
         full = asyncio.create_task(self._full_isrs(checker))
         await until(full, [*running, *clients])
-        await until(asyncio.create_task(self._settled(workers)), [*running, *clients])
+        await until(asyncio.create_task(self._settled(workers, checker)), [*running, *clients])
         for worker in workers:
             worker.is_ending = True
         async with asyncio.timeout(SETTLE_S):
@@ -143,6 +147,8 @@ class _ClusterRun:
         await until(asyncio.create_task(self._equal_logs(checker)), running)
         checker.check_all()
         checker.check_end()
+        await until(asyncio.create_task(checker.check_coordinators()), running)
+        await until(asyncio.create_task(checker.check_images()), running)
         if not self.history.has_lost:
             self.ledger.check_end()
 
@@ -157,6 +163,7 @@ class _ClusterRun:
             "offsets.topic.replication.factor": REPLICATION_FACTOR,
             "transaction.state.log.replication.factor": REPLICATION_FACTOR,
             "offsets.topic.num.partitions": 2,
+            "offsets.commit.timeout.ms": COMMIT_TIMEOUT_MS,
             "transaction.state.log.num.partitions": 2,
             "transaction.state.log.min.isr": MIN_ISR,
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
@@ -183,7 +190,10 @@ class _ClusterRun:
         ]
         workers.append(Producer("loose", brokers, history, self._draw(), LOSSY_PARTITIONS, numbers, acks=1))
         workers.append(TopicRemaker("remaker", brokers, history, self._draw(), numbers, REPLICATION_FACTOR))
-        members = [Member(f"m{i}", brokers, history, self._draw(), PARTITIONS) for i in range(MEMBERS)]
+        workers.append(TopicRemover("remover", brokers, history, self._draw(), REPLICATION_FACTOR, checker.coordinates))
+        members = [
+            Member(f"m{i}", brokers, history, self._draw(), PARTITIONS, checker.coordinates) for i in range(MEMBERS)
+        ]
         ownership = Ownership()
         consumer_members = [
             ConsumerMember(f"n{i}", brokers, history, self._draw(), PARTITIONS, ownership, checker.coordinates)
@@ -199,6 +209,7 @@ class _ClusterRun:
                 self.ledger,
                 numbers,
                 checker.coordinates,
+                TRANSIENT,
             )
             for i in range(TRANSACTORS)
         ]
@@ -206,7 +217,7 @@ class _ClusterRun:
 
     def _reassigner(self, brokers: Brokers) -> Reassigner:
         partitions = [*PARTITIONS, *LOSSY_PARTITIONS, *TRANSACTIONAL_PARTITIONS, *STATE_TOPIC_PARTITIONS]
-        partitions.append(TopicPartition(FLEETING_TOPIC, 0))  # deleted in the middle
+        partitions += [TopicPartition(FLEETING_TOPIC, 0), TRANSIENT]  # deleted in the middle
         return Reassigner(
             "reassigner",
             brokers,
@@ -218,15 +229,20 @@ class _ClusterRun:
         )
 
     @staticmethod
-    async def _settled(workers: Sequence[RunningWorker]) -> None:
-        """After the last fault all groups become stable."""
-        members = [each for each in workers if isinstance(each, Member | ConsumerMember)]
+    async def _settled(workers: Sequence[RunningWorker], checker: ClusterChecker) -> None:
+        """After the last fault all groups become stable: their members have all partitions, confirmed since then."""
+        groups: dict[str, list[Member | ConsumerMember]] = {
+            GROUP: [each for each in workers if isinstance(each, Member)],
+            CONSUMER_GROUP: [each for each in workers if isinstance(each, ConsumerMember)],
+        }
+        for member in itertools.chain(*groups.values()):
+            member.doubt()
         for _ in range(int(SETTLE_S * 10)):
-            if all(each.is_settled for each in members):
+            if not (unsettled := [each for each in groups if not _is_settled(each, groups[each], checker)]):
                 return
             await asyncio.sleep(0.1)
-        unsettled = [each.name for each in members if not each.is_settled]
-        raise InvariantError(f"{SETTLE_S} s after the last fault {unsettled} have no partitions")
+        owned = {each.name: sorted(each.owned) for each in itertools.chain(*groups.values())}
+        raise InvariantError(f"{SETTLE_S} s after the last fault {unsettled} are not stable: the members have {owned}")
 
     @staticmethod
     async def _ended_transactions(checker: ClusterChecker) -> None:
@@ -254,6 +270,11 @@ class _ClusterRun:
 
     def _draw(self) -> random.Random:
         return random.Random(self.chance.random())
+
+
+def _is_settled(group_id: str, members: Sequence[Member | ConsumerMember], checker: ClusterChecker) -> bool:
+    owned = sorted(key for each in members for key in each.owned)
+    return all(each.is_settled for each in members) and owned == PARTITIONS and checker.is_stable(group_id)
 
 
 def run_cluster(
