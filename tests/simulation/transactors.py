@@ -23,7 +23,7 @@ from headwater.logtier.records.batch import (
     iterate_batches,
 )
 from tests.simulation.clients import GROUP_KEY, RETRIABLE, RETRY_S, TRANSACTION_KEY, Brokers, Worker
-from tests.simulation.coordinated import WAIT, CoordinatedWorker
+from tests.simulation.coordinated_worker import WAIT, CoordinatedWorker
 from tests.simulation.history import History, InvariantError
 from tests.simulation.ledger import Ledger, SimulatedTransaction, TransactionOutcome
 from tests.simulation.node import START_MS

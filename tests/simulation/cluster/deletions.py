@@ -14,7 +14,7 @@ from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import decode_records, iterate_batches
 from tests.simulation.clients import GROUP_KEY, RETRIABLE, RETRY_S, Brokers, create_topic, delete_topic
-from tests.simulation.coordinated import CoordinatedWorker
+from tests.simulation.coordinated_worker import CoordinatedWorker
 from tests.simulation.history import Entry, History, InvariantError
 from tests.simulation.producers import Producer
 
