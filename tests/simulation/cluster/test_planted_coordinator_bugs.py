@@ -93,7 +93,7 @@ def partitions_of_transactions_are_not_verified(patch: pytest.MonkeyPatch) -> No
 
 
 def a_topic_is_missed_in_an_older_image(patch: pytest.MonkeyPatch) -> None:
-    """The offsets of a topic that was made since are taken for those of a deleted one."""
+    """The offsets of a topic that was made since are taken for those of a deleted one, as absence tells."""
     images: dict[GroupCoordinator, tuple[MetadataImage, MetadataImage]] = {}
     begin, find = GroupCoordinator._begin_forgetting, GroupCoordinator._of_missing_topics
 
@@ -104,7 +104,8 @@ def a_topic_is_missed_in_an_older_image(patch: pytest.MonkeyPatch) -> None:
 
     def in_older_image(self: GroupCoordinator, group_id: str) -> list[TopicPartition]:
         metadata = self._metadata
-        self._metadata = cast(Any, SimpleNamespace(image=images[self][0]))
+        image = SimpleNamespace(topic=images[self][0].topic, is_deleted=lambda _: True)
+        self._metadata = cast(Any, SimpleNamespace(image=image))
         try:
             return find(self, group_id)
         finally:
