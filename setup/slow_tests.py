@@ -26,7 +26,15 @@ PYTEST = [sys.executable, "-m", "pytest", "-m", "slow or hypothesis", "--duratio
 TESTS = Path("tests")
 SIDE_BY_SIDE = 3
 #: By the time that they take. They begin first: a long run that begins last would go on alone.
-LONGEST = ["end_to_end", "spark/pipelines/sinks", "spark/pipelines", "interaction", "conformance", "spark/loads"]
+LONGEST = [
+    "end_to_end",
+    "spark/pipelines/sinks",
+    "spark/pipelines",
+    "conformance",
+    "simulation",
+    "interaction",
+    "spark/loads",
+]
 #: Tests start Spark often and give it little to do. With the quick compiler alone a start and its first query take 17 s
 #: of processor time, else 28, in which the JVM compiles what it hardly runs again. It reserves 48 MB for compiled code
 #: then, which a session of many queries fills: the JVM would throw code away, and compile it again.
