@@ -105,13 +105,20 @@ class Producer(Worker):
     ) -> None:
         batch = self._batch(values, sequence)
         losses = self.history.losses
+        is_ahead = False
+
+        def request() -> Request[list[ProducedPartition]]:
+            # By the time of the answer the earlier batch may have come.
+            nonlocal is_ahead
+            is_ahead = earlier is not None and not earlier.done()
+            return self._request(key, batch)
 
         def code_of(answer: list[ProducedPartition]) -> int:
             code = answer[0].error_code
-            is_ahead = code == ErrorCode.out_of_order_sequence_number and earlier is not None and not earlier.done()
-            return int(ErrorCode.not_leader_or_follower) if is_ahead else code
+            is_early = code == ErrorCode.out_of_order_sequence_number and is_ahead
+            return int(ErrorCode.not_leader_or_follower) if is_early else code
 
-        [produced] = await self.until_answered(lambda: self._request(key, batch), code_of, "produce", key)
+        [produced] = await self.until_answered(request, code_of, "produce", key)
         code = produced.error_code
         if code in FORGOTTEN and (self._acks != ACKS_ALL or self.history.has_lost):
             self.restart()  # what became of the batch is unknown: it is not sent again
