@@ -31,6 +31,12 @@ def java() -> str:
     return str(Path(home, "bin", "java")) if home else "java"
 
 
+def java_program(class_path: Sequence[str], main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    """The command of a program that is small, or ends soon: little heap, and no compiler that takes its time."""
+    small = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+    return [java(), *small, *options, "-cp", ":".join(class_path), main, *arguments]
+
+
 def fetched(name: str, artifacts: Sequence[tuple[str, str, str]], *, transitive: bool = True) -> Path:
     """The folder `name` with the jars of (organisation, artifact, version) and, if `transitive`, all that they need."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater"

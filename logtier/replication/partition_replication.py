@@ -88,7 +88,7 @@ class PartitionReplication:
         self._is_stopped = False
 
     def start(self, image: MetadataImage) -> None:
-        """Read the checkpoints, when logs of no replica are gone and before the first partition is created."""
+        """Read the checkpoints, once logs of no replica are gone, before the first partition is created."""
         self._checkpoints.read()
         self._live_brokers = _epochs(image)
 

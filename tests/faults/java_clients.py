@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,11 @@ from tests.bench.peers.apache_kafka import jars
 from tests.bench.processes import Child, Failed
 from tests.faults.clients import DELIVERY_TIMEOUT_MS, KEYS, RATE, Acknowledged
 from tests.faults.verdict import numbered
-from tests.jars import java
+from tests.jars import java_program
 
 #: Group of the copier, which has no other member.
 COPIERS = "copiers"
 
-_JVM = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-_TOOLS = "org.apache.kafka.tools"
 #: Over the tool's own, which sends nothing twice.
 _PRODUCER = {
     "enable.idempotence": "true",
@@ -47,7 +44,7 @@ _LAST_S = 300.0
 
 
 def _command(tool: str, *arguments: str) -> list[str]:
-    return [java(), *_JVM, "-cp", f"{jars()}/*", f"{_TOOLS}.{tool}", *arguments]
+    return java_program([f"{jars()}/*"], f"org.apache.kafka.tools.{tool}", *arguments)
 
 
 class JavaProducer:
@@ -84,12 +81,12 @@ class JavaProducer:
 
     def keys_acknowledged(self) -> int:
         """Number of keys of which a record was acknowledged."""
-        return len({numbered(each.value)[0] for each in self._acknowledged()})
+        return len({numbered(each.value)[0] for each in self._acknowledged(_events(self._output))})
 
-    def _acknowledged(self) -> list[Acknowledged]:
+    def _acknowledged(self, events: Iterable[dict[str, Any]]) -> list[Acknowledged]:
         return [
             Acknowledged(self.topic, event["partition"], event["offset"], str(event["value"]).encode())
-            for event in _events(self._output)
+            for event in events
             if event["name"] == "producer_send_success"
         ]
 
@@ -103,7 +100,7 @@ class JavaProducer:
             self._child.terminate(limit_s)
         self._child.stop()
         events = list(_events(self._output))
-        self.acknowledged = self._acknowledged()
+        self.acknowledged = self._acknowledged(events)
         refused = [event for event in events if event["name"] == "producer_send_error"]
         self.errors += [
             f"{self.name}: {event['value']} was not delivered: {event['message']}"
@@ -133,13 +130,12 @@ class Copier:
     goes on under the same transactional id; some are killed in the middle of a transaction.
 
     Attributes:
-        errors: What no application may see.
-        failures: How many processes ended with an error, as an application does whose transaction was given up.
+        errors: What no application may see. That a process ends with an error is none: its transaction may have been
+            given up, and another process goes on.
     """
 
     def __init__(self, seed: int, folder: Path, bootstrap_servers: str, source: str, target: str) -> None:
         self.errors: list[str] = []
-        self.failures = 0
         self._chance = random.Random(seed)
         self._output = folder / "copier.out"
         arguments = {
@@ -179,7 +175,6 @@ class Copier:
             code = self._killed(child, self._chance.uniform(*_KILL_S)) if is_killed else self._ended(child)
             # One that failed has not copied everything.
             is_last = is_last and code == 0
-            self.failures += code not in (0, -signal.SIGKILL)
             self._ending.wait(_PAUSE_S)
 
     @staticmethod

@@ -139,6 +139,8 @@ class FaultRun:
             self._judge(producers, consumers, missing)
             for other in others:
                 self._outcome.anomalies += other.errors[:5]
+            if not watcher.answers:
+                self._outcome.anomalies.append("nobody answered what offsets the groups have committed")
             self._outcome.moved = sum(mover.moved for mover in movers)
             self._outcome.hangs = sum(mover.hangs for mover in movers)
             return self._outcome

@@ -14,9 +14,10 @@ from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import decode_records, iterate_batches
 from tests.simulation.clients import RETRIABLE, RETRY_S, Brokers, Worker
+from tests.simulation.group_offsets import offset_commit, offset_fetch
 from tests.simulation.history import CommittedRange, Entry, History, InvariantError
 
-_FETCH, _LIST_OFFSETS, _OFFSET_COMMIT, _OFFSET_FETCH = 12, 7, 8, 7
+_FETCH, _LIST_OFFSETS = 12, 7
 _LATEST = -1
 
 
@@ -159,21 +160,8 @@ class Consumer(Worker):
         commits = self.history.commits.setdefault((self.name, key), CommittedRange())
         offset = max(self._positions[key], commits.attempted)
         commits.attempted = offset
-        partition = {
-            "partition_index": key.partition,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": None,
-        }
-        values = {
-            "group_id": self.name,
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "group_instance_id": None,
-            "topics": ({"name": key.topic, "partitions": (partition,)},),
-        }
         losses = self.history.group_losses
-        answer: Any = await self.ask(kio_request(ApiKey.OFFSET_COMMIT, _OFFSET_COMMIT, values), host)
+        answer: Any = await self.ask(offset_commit(self.name, key, offset), host)
         code = int(answer.topics[0].partitions[0].error_code)
         self.note("commit", key, offset, code)
         if code == ErrorCode.none:
@@ -187,17 +175,9 @@ class Consumer(Worker):
 
     async def _check_commits(self) -> None:
         host = await self._coordinated()
-        topics: dict[str, list[int]] = {}
-        for topic, partition in self._partitions:
-            topics.setdefault(topic, []).append(partition)
-        values = {
-            "group_id": self.name,
-            "topics": tuple({"name": name, "partition_indexes": tuple(found)} for name, found in topics.items()),
-            "require_stable": False,
-        }
         known = {key: commits.acknowledged for key, commits in self.history.commits.items()}
         losses = self.history.group_losses
-        answer: Any = await self.ask(kio_request(ApiKey.OFFSET_FETCH, _OFFSET_FETCH, values), host)
+        answer: Any = await self.ask(offset_fetch(self.name, self._partitions), host)
         code = int(answer.error_code)
         if code:
             if code not in RETRIABLE:

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headwater.logtier.client.connection import Request
-from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.simulation.clients import RETRIABLE, Brokers, Worker
+from tests.simulation.group_offsets import offset_commit, offset_fetch
 from tests.simulation.history import CommittedRange, History, InvariantError
-
-_OFFSET_FETCH = 7
 
 
 class GroupMember(Worker):
@@ -94,20 +92,10 @@ class GroupMember(Worker):
         offset = self._next[key]
         commits = self._commits(key)
         commits.attempted = max(commits.attempted, offset)
-        partition = {
-            "partition_index": key.partition,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": None,
-        }
-        values = {
-            "group_id": self._group,
-            "generation_id_or_member_epoch": epoch,
-            "member_id": member_id,
-            "group_instance_id": None,
-            "topics": ({"name": key.topic, "partitions": (partition,)},),
-        }
-        answer: Any = await self.ask(kio_request(ApiKey.OFFSET_COMMIT, self._commit_version, values), host)
+        request = offset_commit(
+            self._group, key, offset, version=self._commit_version, epoch=epoch, member_id=member_id
+        )
+        answer: Any = await self.ask(request, host)
         code = int(answer.topics[0].partitions[0].error_code)
         self.note("member commit", key, offset, epoch, code)
         if code == ErrorCode.none:
@@ -120,14 +108,9 @@ class GroupMember(Worker):
     async def _read_offset(self, key: TopicPartition, host: str) -> int:
         """Begin with the offset that the group has: no acknowledged one of any member is missing."""
         assert self._coordinates is not None
-        values = {
-            "group_id": self._group,
-            "topics": ({"name": key.topic, "partition_indexes": (key.partition,)},),
-            "require_stable": False,
-        }
         commits = self._commits(key)
         known, losses = commits.acknowledged, self.history.group_losses
-        answer: Any = await self.ask(kio_request(ApiKey.OFFSET_FETCH, _OFFSET_FETCH, values), host)
+        answer: Any = await self.ask(offset_fetch(self._group, [key]), host)
         code = int(answer.error_code)
         if code:
             return code

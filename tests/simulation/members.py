@@ -14,11 +14,12 @@ from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.simulation.clients import RETRY_S, Brokers
 from tests.simulation.group_members import GroupMember
+from tests.simulation.group_offsets import OFFSET_COMMIT
 from tests.simulation.history import History
 
 GROUP = "shared"
 _PROTOCOL = "all"
-_JOIN, _SYNC, _HEARTBEAT, _OFFSET_COMMIT = 7, 5, 4, 8
+_JOIN, _SYNC, _HEARTBEAT = 7, 5, 4
 _SESSION = timedelta(seconds=6)
 #: Shorter than a client's patience with one request.
 _REBALANCE = timedelta(seconds=2)
@@ -48,7 +49,7 @@ class Member(GroupMember):
             chance,
             partitions,
             group=GROUP,
-            commit_version=_OFFSET_COMMIT,
+            commit_version=OFFSET_COMMIT,
             coordinates=coordinates,
         )
         self._member_id = ""

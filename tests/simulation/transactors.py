@@ -24,11 +24,12 @@ from headwater.logtier.records.batch import (
 )
 from tests.simulation.clients import GROUP_KEY, RETRIABLE, RETRY_S, TRANSACTION_KEY, Brokers, Worker
 from tests.simulation.coordinated_worker import WAIT, CoordinatedWorker
+from tests.simulation.group_offsets import offset_fetch
 from tests.simulation.history import History, InvariantError
 from tests.simulation.ledger import Ledger, SimulatedTransaction, TransactionOutcome
 from tests.simulation.node import START_MS
 
-_PRODUCE, _INIT_PRODUCER_ID, _END_TXN, _TXN_OFFSET_COMMIT, _OFFSET_FETCH, _FETCH = 12, 4, 5, 5, 7, 12
+_PRODUCE, _INIT_PRODUCER_ID, _END_TXN, _TXN_OFFSET_COMMIT, _FETCH = 12, 4, 5, 5, 12
 #: Longer than a broker is away, shorter than a run: the coordinator ends what its producer has left.
 TRANSACTION_TIMEOUT = timedelta(seconds=15)
 ABORT_RATIO, OFFSETS_RATIO, TRANSIENT_RATIO = 0.25, 0.5, 0.5
@@ -234,15 +235,10 @@ class Transactor(CoordinatedWorker):
     async def check_offset(self) -> None:
         """The group has the offset of the last transaction that committed one."""
         key = self._partitions[0]
-        values = {
-            "group_id": self.name,
-            "topics": ({"name": key.topic, "partition_indexes": (key.partition,)},),
-            "require_stable": True,
-        }
         losses = self.history.group_losses
         answer: Any = await self._ask(
             GROUP_KEY,
-            lambda: kio_request(ApiKey.OFFSET_FETCH, _OFFSET_FETCH, values),
+            lambda: offset_fetch(self.name, [key], require_stable=True),
             lambda answer: _unstable(answer.error_code or answer.topics[0].partitions[0].error_code),
             "offsets",
         )

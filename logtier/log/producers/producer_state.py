@@ -149,8 +149,8 @@ class ProducerStates:
     ) -> BatchMetadata | None:
         """Check a batch before its append; return the original of a duplicate, None if the batch is next in sequence.
 
-        A producer unknown here (new or expired) may begin with any sequence number (KIP-360), but in a log that never
-        had a record: a batch before this one was refused there, and comes again (KAFKA-15591).
+        A producer unknown here (new or expired) may begin with any sequence number (KIP-360). Only a log that never had
+        a record wants the first: a batch before this one was refused, and comes again (KAFKA-15591).
 
         Raises:
             KafkaError: invalid_producer_epoch for a fenced producer, out_of_order_sequence_number for a gap,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from tests.bench.processes import Child
-from tests.jars import java
+from tests.jars import java_program
 
 PARTITIONS = 3
 PATIENCE_S = 120
@@ -244,8 +244,7 @@ class JavaProgram:
         self.name = name
         self.errors: list[str] = []
         self._output = folder / f"{name}.log"
-        options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{jars}/*"]
-        self._command = [java(), *options, f"org.apache.kafka.tools.{main}", *arguments]
+        self._command = java_program([f"{jars}/*"], f"org.apache.kafka.tools.{main}", *arguments)
         self._child: Child | None = None
         self._read = 0
         self._done = 0

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.jars import fetched, java
+from tests.jars import fetched, java_program
 
 VERSION = "4.1.1"
 LIMIT_S = 120
@@ -56,17 +56,7 @@ def run_java(
     ends: int = 0,
 ) -> str:
     """Standard output and, after it, standard error."""
-    command = [
-        java(),
-        "-Xmx256m",
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
-        *options,
-        "-cp",
-        ":".join(class_path),
-        main,
-        *arguments,
-    ]
+    command = java_program(class_path, main, *arguments, options=options)
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False)
     assert done.returncode == ends, (
         f"{main} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

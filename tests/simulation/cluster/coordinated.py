@@ -13,8 +13,9 @@ from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.simulation.clients import GROUP_KEY, RETRY_S, TRANSACTION_KEY, Client
+from tests.simulation.group_offsets import offset_fetch
 
-_JOIN, _SYNC, _HEARTBEAT, _OFFSET_FETCH, _DESCRIBE_GROUPS = 7, 5, 4, 7, 5
+_JOIN, _SYNC, _HEARTBEAT, _DESCRIBE_GROUPS = 7, 5, 4, 5
 _INIT_PRODUCER_ID, _ADD_PARTITIONS, _END_TXN, _DESCRIBE_TRANSACTIONS = 4, 3, 4, 0
 #: Longer than any scenario: neither the group's member nor the transaction times out.
 _LONG = timedelta(minutes=10)
@@ -79,14 +80,7 @@ class Coordinated:
 
     async def codes(self, *, with_end: bool = False) -> dict[str, ErrorCode]:
         """What the broker answers now; `with_end` also asks it to commit the transaction."""
-        topics = ({"name": self._key.topic, "partition_indexes": (self._key.partition,)},)
-        fetched = await self._ask(
-            kio_request(
-                ApiKey.OFFSET_FETCH,
-                _OFFSET_FETCH,
-                {"group_id": self._group, "topics": topics, "require_stable": False},
-            )
-        )
+        fetched = await self._ask(offset_fetch(self._group, [self._key]))
         beaten = await self._ask(kio_request(ApiKey.HEARTBEAT, _HEARTBEAT, self._membership(1)))
         values: dict[str, object] = {"groups": (self._group,), "include_authorized_operations": False}
         described = await self._ask(kio_request(ApiKey.DESCRIBE_GROUPS, _DESCRIBE_GROUPS, values))

@@ -9,19 +9,19 @@ from typing import Any
 from uuid import UUID
 
 from headwater.logtier.client.fetch_codec import FetchPosition, fetch_request
-from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import decode_records, iterate_batches
 from tests.simulation.clients import GROUP_KEY, RETRIABLE, RETRY_S, Brokers, create_topic, delete_topic
 from tests.simulation.coordinated_worker import CoordinatedWorker
+from tests.simulation.group_offsets import offset_commit, offset_fetch
 from tests.simulation.history import Entry, History, InvariantError
 from tests.simulation.producers import Producer
 
 TOPIC = "fleeting"
 #: Topic of transactions, and of offsets of groups, that is deleted in their middle.
 TRANSIENT_TOPIC = "transient"
-_FETCH, _OFFSET_COMMIT, _OFFSET_FETCH = 12, 8, 7
+_FETCH = 12
 
 
 class TopicRemaker(Producer):
@@ -132,25 +132,13 @@ class TopicRemover(CoordinatedWorker):
 
     async def _commit(self, offset: int, topic_id: UUID) -> None:
         """Commit at a coordinator that knows the topic: another one takes the offset for the earlier one's."""
-        partition = {
-            "partition_index": 0,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": None,
-        }
-        values = {
-            "group_id": self.name,
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "group_instance_id": None,
-            "topics": ({"name": TRANSIENT_TOPIC, "partitions": (partition,)},),
-        }
+        [key] = self._partitions
         while True:
             try:
                 host = await self.coordinator(self.name)
                 metadata: Any = await self.ask(self._metadata_request([TRANSIENT_TOPIC]), host)
                 if metadata.topics[0].topic_id == topic_id:
-                    answer: Any = await self.ask(kio_request(ApiKey.OFFSET_COMMIT, _OFFSET_COMMIT, values), host)
+                    answer: Any = await self.ask(offset_commit(self.name, key, offset), host)
                     code = int(answer.topics[0].partitions[0].error_code)
                     self.note("commit", TRANSIENT_TOPIC, offset, code)
                     if code == ErrorCode.none:
@@ -162,14 +150,9 @@ class TopicRemover(CoordinatedWorker):
             await asyncio.sleep(self.chance.uniform(*RETRY_S))
 
     async def _check(self, offset: int, losses: int) -> None:
-        values = {
-            "group_id": self.name,
-            "topics": ({"name": TRANSIENT_TOPIC, "partition_indexes": (0,)},),
-            "require_stable": False,
-        }
         answer: Any = await self._ask(
             GROUP_KEY,
-            lambda: kio_request(ApiKey.OFFSET_FETCH, _OFFSET_FETCH, values),
+            lambda: offset_fetch(self.name, self._partitions),
             lambda answer: int(answer.error_code),
             "transient offsets",
         )
