@@ -16,8 +16,8 @@ from headwater.logtier.log.flushing.clean_stop import stop_cleanly
 from headwater.logtier.log.flushing.log_flusher import LogFlusher
 from headwater.logtier.log.folders.folder_removals import FolderRemovals
 from headwater.logtier.log.folders.folder_work import FolderWork, NewLog, Place, make_log
-from headwater.logtier.log.folders.known_directories import read_known_directories, write_known_directories
-from headwater.logtier.log.folders.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
+from headwater.logtier.log.folders.known_directories import open_directories
+from headwater.logtier.log.folders.log_directory import LogDirectory, LogDirError
 from headwater.logtier.log.folders.log_folders import future_folder_name, parse_folder, stray_folder_name
 from headwater.logtier.log.folders.placed_logs import PlacedLogs
 from headwater.logtier.log.folders.replica_folders import (
@@ -25,7 +25,10 @@ from headwater.logtier.log.folders.replica_folders import (
     FutureFolder,
     are_of_two_topics,
     choose_copy,
+    discard_marker,
+    read_marker,
     remove_marker,
+    settle_names,
     sort_futures,
 )
 from headwater.logtier.log.log import Log
@@ -66,6 +69,7 @@ class LogManager:
         cluster_id: str | None = None,
         topic_configs: Mapping[str, TopicConfig] | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
+        replica_directories: Mapping[TopicPartition, str] | None = None,
         post: Post | None = None,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
@@ -78,6 +82,7 @@ class LogManager:
                 applies them with `Log.configure` before the first `maintain`.
             topic_ids: Ids of the existing topics; they distinguish a log from the log of a deleted topic of the same
                 name.
+            replica_directories: Ids of the log folders that the metadata name for replicas of this broker.
             post: See `durability`.
             on_fatal: Called with the reason when the folder of the metadata, or the last folder, goes offline.
         """
@@ -103,6 +108,7 @@ class LogManager:
         self.prng = prng
         self._topic_configs = dict(topic_configs or {})
         self._topic_ids = dict(topic_ids or {})
+        self._replica_directories = dict(replica_directories or {})
         self.post = post
         self._on_fatal = on_fatal
         self._is_started = False
@@ -160,7 +166,9 @@ class LogManager:
             LogDirError: A folder or a log cannot be opened.
         """
         try:
-            self._open_directories()
+            self.cluster_id = open_directories(
+                self.disk, self.config, self.prng, self._expected_cluster_id, self.directories, self._directory_failed
+            )
             futures: list[FutureFolder] = []
             for directory in self.directories:
                 if directory.is_online:
@@ -176,31 +184,6 @@ class LogManager:
         self._log_chores.begin(now_ms)
         self._chores.begin(now_ms)
         self._is_started = True
-
-    def _open_directories(self) -> None:
-        known: dict[str, str] = {}
-        for path in self.config.log_dirs:
-            directory = LogDirectory(self.disk, path, self._directory_failed)
-            self.directories.append(directory)
-            try:
-                directory.open(
-                    node_id=self.config.node_id,
-                    cluster_id=self._expected_cluster_id,
-                    prng=self.prng,
-                    known_directory_id=known.get(path),
-                )
-            except LogDirectoryFailedError as error:
-                if len(self.directories) == 1:
-                    raise
-                directory.health.fail(str(error))
-                continue
-            self._expected_cluster_id = self.cluster_id = directory.cluster_id
-            if len(self.directories) == 1:
-                known = read_known_directories(self.disk, path)
-        if len(self.directories) > 1:
-            now_known = {each.path: each.directory_id or known.get(each.path, "") for each in self.directories}
-            if now_known != known:
-                write_known_directories(self.disk, self.directories[0].path, now_known)
 
     def _open_logs(self, directory: LogDirectory, futures: list[FutureFolder]) -> None:
         try:
@@ -245,7 +228,8 @@ class LogManager:
         known, known_directory = self.logs[topic_partition], self.placed.directory_of(topic_partition)
         opened = Copy(known.directory, known.topic_id, known_directory)
         found = Copy(path, read_partition_metadata(self.disk, path), directory)
-        chosen = choose_copy(self.disk, opened, found, self._topic_ids.get(topic_partition.topic))
+        topic_id = self._topic_ids.get(topic_partition.topic)
+        chosen = choose_copy(self.disk, opened, found, topic_id, self._replica_directories.get(topic_partition))
         if chosen is None:
             raise LogDirError(
                 f"log folder {directory.path}: {topic_partition} is also in {known_directory.path}; move one of them "
@@ -317,6 +301,8 @@ class LogManager:
         if log.config is not config:
             log.configure(config)
         self.placed.put(log, directory)
+        if made.is_replacing:
+            self.placed.replacing.add(topic_partition)
         self.preferred_paths.pop(topic_partition, None)
         return log
 
@@ -383,6 +369,7 @@ class LogManager:
         """Create the folder for the copy of a log in another log folder; return its path."""
         log = self.logs[topic_partition]
         remove_marker(self.disk, log.directory)
+        self.placed.replacing.discard(topic_partition)
         path = f"{directory.path}/{future_folder_name(topic_partition, self.prng)}"
         self.disk.makedirs(path)
         write_partition_metadata(self.disk, path, log.topic_id)
@@ -411,10 +398,25 @@ class LogManager:
         # Records awaited on the old disk are on the new disk.
         old.durability.hand_over()
         old.abandon()
-        self.disk.in_background(partial(_settle, self.disk, old_directory.path, path))
+        # A single node has no metadata of folders.
+        is_known = self.on_moved is None
+        self.disk.in_background(partial(settle_names, self.disk, old_directory.path, path, is_known=is_known))
         self.flusher.checkpoint()
         if self.on_moved is not None:
+            self.placed.replacing.add(topic_partition)
             self.on_moved(topic_partition)
+
+    def is_obsolete(self, topic_partition: TopicPartition, directory_id: str) -> bool:
+        """Whether a log is older than that of another folder, `directory_id` in the metadata, which is offline."""
+        is_offline = any(each.directory_id == directory_id and not each.is_online for each in self.directories)
+        return is_offline and topic_partition not in self.placed.replacing
+
+    def note_known(self, topic_partition: TopicPartition) -> None:
+        """The metadata name the folder of this log: it needs no marker against logs in other folders any more."""
+        if topic_partition in self.placed.replacing:
+            self.placed.replacing.discard(topic_partition)
+            path = self.logs[topic_partition].directory
+            self.disk.in_background(partial(discard_marker, self.disk, path))
 
     def _rename_back(self, path: str, old_path: str, directory: LogDirectory) -> None:
         """Restore the old name; a log in a folder named as deleted must accept no records.
@@ -517,6 +519,7 @@ class LogManager:
             directory,
             path,
             self._removals.path_beside(path, topic_partition),
+            tuple(each.directory_id for each in self.directories if not each.is_online and each.directory_id),
             self._draw_jitter_ms(config),
             self._clock.now_ms(),
         )
@@ -570,6 +573,8 @@ class LogManager:
             post=self.post,
         )
         self.placed.put(log, directory)
+        if len(self.directories) > 1 and read_marker(self.disk, log.directory) is not None:
+            self.placed.replacing.add(topic_partition)
         return log
 
     def _read_checkpoint(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
@@ -579,13 +584,3 @@ class LogManager:
             # Without the checkpoint recovery checks more, and records deleted by DeleteRecords may reappear.
             _logger.warning("%s; the file is written again", error)
             return {}
-
-
-def _settle(disk: Disk, old_directory: str, path: str) -> None:
-    """Remove the marker of a finished move when both names are on the device."""
-    try:
-        disk.fsync_directory(old_directory)
-        disk.fsync_directory(os.path.dirname(path))
-        remove_marker(disk, path)
-    except OSError as error:
-        _logger.warning("%s: the marker of the finished move cannot be removed: %s", path, error)

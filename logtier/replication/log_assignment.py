@@ -1,6 +1,6 @@
 """Whose log it is: of a replica of this broker, of a partition on other brokers, or of nothing that is known. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.partition_metadata import NO_TOPIC_ID
@@ -45,3 +45,13 @@ def replicas_of(broker_id: int, image: MetadataImage) -> Iterator[TopicPartition
         for index, state in enumerate(topic.partitions):
             if broker_id in state.replicas:
                 yield TopicPartition(topic.name, index)
+
+
+def directories_of(broker_id: int, image: MetadataImage) -> Mapping[TopicPartition, str]:
+    """Return the ids of the log folders that the metadata name for the replicas of a broker."""
+    return {
+        TopicPartition(topic.name, index): directory
+        for topic in image.topics.values()
+        for index, state in enumerate(topic.partitions)
+        if broker_id in state.replicas and (directory := state.directory_of(broker_id))
+    }

@@ -1,9 +1,11 @@
-"""Records the id of each log folder by path, so that an unmounted disk is not mistaken for an empty log folder."""
+"""Opens the folders of `log.dirs`, and keeps the id of each by path: an unmounted disk is no empty log folder."""
 
 import logging
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 
-from headwater.logtier.log.folders.log_directory import KNOWN_DIRECTORIES
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.log.folders.log_directory import KNOWN_DIRECTORIES, LogDirectory, LogDirectoryFailedError
 from headwater.logtier.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)
@@ -27,3 +29,43 @@ def write_known_directories(disk: Disk, directory: str, known: Mapping[str, str]
     """Replace the file."""
     content = "".join(f"{directory_id} {path}\n" for path, directory_id in known.items())
     disk.write_atomic(f"{directory}/{KNOWN_DIRECTORIES}", content.encode())
+
+
+def open_directories(
+    disk: Disk,
+    config: BrokerConfig,
+    prng: random.Random,
+    cluster_id: str | None,
+    directories: list[LogDirectory],
+    on_failure: Callable[[LogDirectory], None],
+) -> str:
+    """Lock the folders of `log.dirs`; return the cluster id. A folder with a disk error is offline, but the first.
+
+    Args:
+        cluster_id: Cluster that the folders must belong to; None accepts that of the folders, or creates a new one.
+        directories: Receives the folders one by one: whoever calls releases them, also after an error.
+
+    Raises:
+        LogDirError: A folder cannot be used.
+    """
+    known: dict[str, str] = {}
+    for path in config.log_dirs:
+        directory = LogDirectory(disk, path, on_failure)
+        directories.append(directory)
+        try:
+            directory.open(node_id=config.node_id, cluster_id=cluster_id, prng=prng, known_directory_id=known.get(path))
+        except LogDirectoryFailedError as error:
+            if len(directories) == 1:
+                raise
+            directory.health.fail(str(error))
+            # That of the last run: the metadata may name it, and another disk at this path is refused next time, too.
+            directory.directory_id = known.get(path, directory.directory_id)
+            continue
+        cluster_id = directory.cluster_id
+        if len(directories) == 1:
+            known = read_known_directories(disk, path)
+    if len(directories) > 1:
+        now_known = {each.path: each.directory_id for each in directories}
+        if now_known != known:
+            write_known_directories(disk, directories[0].path, now_known)
+    return cluster_id or ""

@@ -9,6 +9,7 @@ import random
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,9 +25,12 @@ from headwater.logtier.handlers.topics import (
 from headwater.logtier.log.folders.log_directory import LogDirError
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
+from headwater.logtier.metadata.store import SetData
+from headwater.logtier.metadata.topic_nodes import change_topic
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.replication.log_assignment import directories_of
 from headwater.logtier.replication.partition_reads import FetchPartition
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import SystemClock
@@ -34,6 +38,7 @@ from headwater.logtier.runtime.disk import Disk, RealDisk
 from tests.topic_images import Changes, topic_changes, topic_deletion
 from tests.unit.reading.conftest import World
 from tests.unit.replication.test_disk_errors import FaultyDisk
+from tests.waiting import until
 
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
 BROKEN = OSError(errno.EIO, "Input/output error")
@@ -52,6 +57,7 @@ class Node:
             SystemClock(),
             random.Random(1),
             topic_ids={topic.name: topic.topic_id for topic in image.topics.values()},
+            replica_directories=directories_of(1, image),
             on_fatal=self.fatal.append,
         )
         self.logs.start()
@@ -72,6 +78,25 @@ class Node:
 
     def create(self, topic: str = "flights", topic_id: uuid.UUID = FIRST, partitions: int = 4) -> None:
         self.change(topic_changes(topic, topic_id, [(1,)] * partitions))
+
+    def change_partition(self, partition: int, **changed: Any) -> None:
+        """Change a partition of `flights`, in a new leader epoch."""
+        topic = self.image.topics["flights"]
+        old = topic.partitions
+        state = replace(old[partition], leader_epoch=old[partition].leader_epoch + 1, **changed)
+        new = (*old[:partition], state, *old[partition + 1 :])
+        operations = change_topic("flights", topic.topic_id, old, new)
+        self.change([(each.path, each.data) for each in operations if isinstance(each, SetData)])
+
+    def move_away_and_back(self, partition: int) -> None:
+        self.change_partition(partition, replicas=(2,), isr=(2,), leader=2, directories=())
+        self.change_partition(partition, replicas=(1,), isr=(1,), leader=1)
+
+    def report(self, partition: int) -> None:
+        """The metadata name the folder of this log."""
+        key = TopicPartition("flights", partition)
+        self.change_partition(partition, directories=(self.logs.directory_of(key).directory_id,))
+        self.logs.note_known(key)
 
     def append(self, partition: int, topic: str = "flights") -> int | ErrorCode:
         try:
@@ -432,3 +457,96 @@ def test_a_log_that_the_metadata_do_not_know_is_set_aside_and_kept(
     assert set(third.logs.logs) == known
     [kept] = Path(folders[0]).glob("orders-0.*-stray")
     assert (kept / "00000000000000000000.log").read_bytes()
+
+
+@pytest.mark.parametrize("is_reported", [False, True])
+def test_a_partition_that_was_moved_away_and_back_while_its_folder_was_offline_has_the_log_that_was_made_then(
+    start: Start, folders: list[str], is_reported: bool
+) -> None:
+    """Found in simulated runs: the broker made another log, and did not start when the folder was there again."""
+    node = start()
+    node.create(partitions=3)
+    [partition] = node.in_folder(folders[1])
+    for _ in range(3):
+        node.append(partition)
+    node.logs.directories[1].health.fail("unplugged")
+    node.move_away_and_back(partition)
+    assert node.append(partition) == 0
+    if is_reported:
+        node.report(partition)
+    mended = start(node)
+    assert mended.logs.directories[1].is_online
+    assert mended.append(partition) == 1
+    assert mended.in_folder(folders[1]) == []
+    assert not os.path.exists(f"{folders[1]}/flights-{partition}")
+    if not is_reported:
+        mended.report(partition)
+        until(lambda: not list(Path(folders[0]).glob("*/replaces")), "the marker stays")
+
+
+def test_the_log_of_before_does_not_serve_while_the_folder_of_the_present_one_is_offline(
+    start: Start, folders: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = start()
+    node.create(partitions=3)
+    [partition] = node.in_folder(folders[1])
+    for _ in range(3):
+        node.append(partition)
+    node.logs.directories[1].health.fail("unplugged")
+    node.logs.preferred_paths[TopicPartition("flights", partition)] = folders[2]
+    node.move_away_and_back(partition)
+    assert node.append(partition) == 0
+    node.report(partition)
+    # Now the other disk is away.
+    os.rename(folders[2], folders[2] + ".away")
+    broken = start(node)
+    assert broken.append(partition) is STORAGE_ERROR
+    assert "is older than the one in an offline log folder" in caplog.text
+    assert list(Path(folders[1]).glob(f"flights-{partition}.*-stray"))
+    os.rename(folders[2] + ".away", folders[2])
+    assert start(broken).append(partition) == 1
+
+
+def test_a_log_that_has_moved_serves_though_the_metadata_still_name_its_former_folder(
+    start: Start, folders: list[str]
+) -> None:
+    """A broker is killed before it has reported the move, and the former folder's disk is away then."""
+
+    async def scenario() -> Node:
+        node = start(only=[folders[0], folders[2]])
+        node.logs.on_moved = lambda _: None
+        loop = asyncio.get_running_loop()
+
+        def post(call: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(call)
+
+        node.logs.post = post
+        node.create(partitions=2)
+        [partition] = node.in_folder(folders[2])
+        assert [node.append(each) for each in range(2)] == [0] * 2
+        node.report(partition)
+        node.replicas.log_dirs.alter(TopicPartition("flights", partition), folders[0])
+        while partition not in node.in_folder(folders[0]):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await node.replicas.log_dirs.stop()
+        return node
+
+    node = asyncio.run(scenario())
+    os.rename(folders[2], folders[2] + ".away")
+    again = start(node, only=[folders[0], folders[2]])
+    assert [again.append(partition) for partition in range(2)] == [1] * 2
+    assert list(Path(folders[0]).glob("*/replaces"))
+    for partition in range(2):
+        again.report(partition)
+    until(lambda: not list(Path(folders[0]).glob("*/replaces")), "the marker stays")
+
+
+def test_another_disk_at_the_path_of_a_folder_is_refused_at_each_start(start: Start, folders: list[str]) -> None:
+    node = start()
+    node.create(partitions=3)
+    meta = Path(folders[1], "meta.properties")
+    lines = meta.read_text().splitlines()
+    meta.write_text("\n".join(f"directory.id={'x' * 22}" if "directory.id" in line else line for line in lines))
+    for _ in range(2):
+        node = start(node)
+        assert not node.logs.directories[1].is_online
