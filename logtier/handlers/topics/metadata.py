@@ -217,7 +217,7 @@ def _tree(
             for host, port in (broker.reached_by(context.listener.name),)
         ],
         "cluster_id": image.cluster_id,
-        "controller_id": image.controller_id,
+        "controller_id": image.controller_for_clients,
         "topics": topics,
         "cluster_authorized_operations": cluster_authorized_operations(context)
         if question.cluster_operations

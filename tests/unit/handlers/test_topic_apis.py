@@ -487,6 +487,18 @@ def test_the_cluster_is_described(tmp_path: Path, version: int) -> None:
     run(tmp_path, scenario)
 
 
+def test_between_two_controllers_the_broker_is_named_that_forwards_to_the_next_one(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        metadata_cache = client.services.metadata
+        metadata_cache.publish(metadata_cache.image.apply([(paths.CONTROLLER, None)]))
+        assert metadata_cache.image.controller_id == -1
+        assert (await client.send(metadata, 13, topics=())).controller_id == 1
+        fields = {"include_cluster_authorized_operations": False, "include_fenced_brokers": False}
+        assert (await client.send(describe_cluster, 2, **fields)).controller_id == 1
+
+    run(tmp_path, scenario)
+
+
 def test_inferred_advertised_listeners_are_told_as_set_with_the_address_that_metadata_has(tmp_path: Path) -> None:
     async def scenario(client: Client) -> None:
         asked = [{"resource_type": 4, "resource_name": "1", "configuration_keys": ("advertised.listeners",)}]
