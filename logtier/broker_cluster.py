@@ -8,6 +8,7 @@ from headwater.logtier.cluster.controlled_shutdown import shut_down_in_control
 from headwater.logtier.cluster.forwarding import Forwarding
 from headwater.logtier.cluster.group_ends import GroupEnds
 from headwater.logtier.cluster.isr_proposals import IsrProposals
+from headwater.logtier.cluster.leadership_checks import LeadershipChecks
 from headwater.logtier.cluster.log_dir_reports import LogDirReports
 from headwater.logtier.cluster.membership import ClusterMembership
 from headwater.logtier.cluster.peer_connections import PeerConnections
@@ -114,6 +115,16 @@ class ClusterParts:
         transactions = RemoteTransactions(self._connections.peers)
         self._closing.push_async_callback(transactions.aclose)
         return transactions
+
+    def check_leaderships(self, services: Services) -> None:
+        """Answer from memory only what no other broker can know better, from now on."""
+        services.leadership_checks = LeadershipChecks(
+            self._config.node_id,
+            self._connections.peers,
+            services.replica_manager.partition,
+            lambda: self._follower.image,
+        )
+        self._closing.push_async_callback(services.leadership_checks.aclose)
 
     def serve_brokers(self, services: Services) -> None:
         """Serve the requests of other brokers, and forward those of clients that the controller executes."""

@@ -129,6 +129,7 @@ async def open_parts(
     )
     if cluster is not None:
         services.remote_changes = remote
+        cluster.check_leaderships(services)
         cluster.serve_brokers(services)
     listeners = _open_listeners(config, machine, services, closing)
     return BrokerParts(metadata, controller, cluster, log_manager, replica_manager, cleaner, services, listeners)

@@ -222,11 +222,8 @@ class LogDirReports:
             partition = topic.partitions[key.partition]
             present = self._log_manager.logs.get(key)
             directory_id = failed if present is None else self._log_manager.directory_of(key).directory_id
-            if self._broker_id not in partition.replicas:
+            if self._broker_id not in partition.replicas or directory_id == partition.directory_of(self._broker_id):
                 self._unsure.pop(key, None)
-            elif directory_id == partition.directory_of(self._broker_id):
-                self._unsure.pop(key, None)
-                self._log_manager.note_known(key)
             elif directory_id is not None:  # else the log is yet to be created
                 yield key, (directory_id, topic.topic_id)
 

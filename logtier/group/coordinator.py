@@ -340,6 +340,10 @@ class GroupCoordinator:
         if group_id not in self._groups:
             self._classic.add(group_id)
 
+    def loaded_partition(self, group_id: str) -> TopicPartition:
+        """Return the partition that has the offsets of a group; errors as of `committed`."""
+        return TopicPartition(OFFSETS_TOPIC, self._log.active_partition_of(group_id))
+
     def committed(self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
         """Return the committed offsets of a group; empty if the group does not exist.
 

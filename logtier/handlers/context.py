@@ -33,6 +33,7 @@ from headwater.logtier.transaction.verifier import TransactionVerifier
 
 if TYPE_CHECKING:  # a single node imports no client of brokers
     from headwater.logtier.cluster.forwarding import Forwarding
+    from headwater.logtier.cluster.leadership_checks import LeadershipChecks
     from headwater.logtier.cluster.remote_changes import RemoteChanges
     from headwater.logtier.cluster.session_watch import SessionWatch
 
@@ -97,6 +98,8 @@ class Services:
     remote_changes: "RemoteChanges | None" = None
     #: Tells when requests must wait, after a pause of the process; None on a single node, which has no session.
     session_watch: "SessionWatch | None" = None
+    #: Asked before an answer from memory that another leader may know better; None on a single node.
+    leadership_checks: "LeadershipChecks | None" = None
     #: Set by the dispatcher.
     answer_embedded: AnswerEmbedded | None = None
     #: Slow work on the records of produce requests.

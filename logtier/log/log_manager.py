@@ -23,12 +23,9 @@ from headwater.logtier.log.folders.placed_logs import PlacedLogs
 from headwater.logtier.log.folders.replica_folders import (
     Copy,
     FutureFolder,
-    are_of_two_topics,
     choose_copy,
-    discard_marker,
-    read_marker,
+    is_to_keep,
     remove_marker,
-    settle_names,
     sort_futures,
 )
 from headwater.logtier.log.log import Log
@@ -220,7 +217,7 @@ class LogManager:
             raise LogDirError(f"log folder {directory.path}: cannot open a log: {error}") from error
 
     def _is_to_replace(self, directory: LogDirectory, topic_partition: TopicPartition, path: str) -> bool:
-        """Choose between two folders of one partition and move the left-over away; one of another topic is kept.
+        """Choose between two folders of one partition and move the other away; one that may be needed is kept.
 
         Raises:
             LogDirError: Either folder may be the log.
@@ -229,14 +226,17 @@ class LogManager:
         opened = Copy(known.directory, known.topic_id, known_directory)
         found = Copy(path, read_partition_metadata(self.disk, path), directory)
         topic_id = self._topic_ids.get(topic_partition.topic)
-        chosen = choose_copy(self.disk, opened, found, topic_id, self._replica_directories.get(topic_partition))
+        directory_id = self._replica_directories.get(topic_partition)
+        chosen = choose_copy(self.disk, opened, found, topic_id, directory_id)
+        if chosen is None and any(each.directory_id == directory_id for each in self.directories):
+            chosen = opened  # until the log of that folder is found
         if chosen is None:
             raise LogDirError(
                 f"log folder {directory.path}: {topic_partition} is also in {known_directory.path}; move one of them "
                 "away"
             )
         _logger.warning("%s has two folders; the log is %s", topic_partition, chosen.path)
-        is_kept = are_of_two_topics(opened, found)
+        is_kept = is_to_keep(self.disk, found if chosen is opened else opened, chosen)
         if chosen is opened:
             if is_kept:
                 self.disk.rename(path, f"{directory.path}/{stray_folder_name(topic_partition, self.prng)}")
@@ -301,8 +301,6 @@ class LogManager:
         if log.config is not config:
             log.configure(config)
         self.placed.put(log, directory)
-        if made.is_replacing:
-            self.placed.replacing.add(topic_partition)
         self.preferred_paths.pop(topic_partition, None)
         return log
 
@@ -369,7 +367,6 @@ class LogManager:
         """Create the folder for the copy of a log in another log folder; return its path."""
         log = self.logs[topic_partition]
         remove_marker(self.disk, log.directory)
-        self.placed.replacing.discard(topic_partition)
         path = f"{directory.path}/{future_folder_name(topic_partition, self.prng)}"
         self.disk.makedirs(path)
         write_partition_metadata(self.disk, path, log.topic_id)
@@ -398,25 +395,10 @@ class LogManager:
         # Records awaited on the old disk are on the new disk.
         old.durability.hand_over()
         old.abandon()
-        # A single node has no metadata of folders.
-        is_known = self.on_moved is None
-        self.disk.in_background(partial(settle_names, self.disk, old_directory.path, path, is_known=is_known))
+        self.disk.in_background(partial(_settle, self.disk, old_directory.path, path))
         self.flusher.checkpoint()
         if self.on_moved is not None:
-            self.placed.replacing.add(topic_partition)
             self.on_moved(topic_partition)
-
-    def is_obsolete(self, topic_partition: TopicPartition, directory_id: str) -> bool:
-        """Whether a log is older than that of another folder, `directory_id` in the metadata, which is offline."""
-        is_offline = any(each.directory_id == directory_id and not each.is_online for each in self.directories)
-        return is_offline and topic_partition not in self.placed.replacing
-
-    def note_known(self, topic_partition: TopicPartition) -> None:
-        """The metadata name the folder of this log: it needs no marker against logs in other folders any more."""
-        if topic_partition in self.placed.replacing:
-            self.placed.replacing.discard(topic_partition)
-            path = self.logs[topic_partition].directory
-            self.disk.in_background(partial(discard_marker, self.disk, path))
 
     def _rename_back(self, path: str, old_path: str, directory: LogDirectory) -> None:
         """Restore the old name; a log in a folder named as deleted must accept no records.
@@ -519,7 +501,6 @@ class LogManager:
             directory,
             path,
             self._removals.path_beside(path, topic_partition),
-            tuple(each.directory_id for each in self.directories if not each.is_online and each.directory_id),
             self._draw_jitter_ms(config),
             self._clock.now_ms(),
         )
@@ -573,8 +554,6 @@ class LogManager:
             post=self.post,
         )
         self.placed.put(log, directory)
-        if len(self.directories) > 1 and read_marker(self.disk, log.directory) is not None:
-            self.placed.replacing.add(topic_partition)
         return log
 
     def _read_checkpoint(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
@@ -584,3 +563,13 @@ class LogManager:
             # Without the checkpoint recovery checks more, and records deleted by DeleteRecords may reappear.
             _logger.warning("%s; the file is written again", error)
             return {}
+
+
+def _settle(disk: Disk, old_directory: str, path: str) -> None:
+    """Remove the marker of a finished move when both names are on the device."""
+    try:
+        disk.fsync_directory(old_directory)
+        disk.fsync_directory(os.path.dirname(path))
+        remove_marker(disk, path)
+    except OSError as error:
+        _logger.warning("%s: the marker of the finished move cannot be removed: %s", path, error)

@@ -130,16 +130,6 @@ class MetadataImage:
     deleted_topics: Mapping[str, int] = field(default_factory=dict, repr=False)
     features: FinalizedFeatures = FIRST_FEATURES
 
-    @property
-    def controller_for_clients(self) -> int:
-        """The broker that clients are told to send administrative requests to, NO_BROKER without any that lives.
-
-        Between two controllers it is any: brokers forward, and wait for the next one. Told of none, librdkafka asks
-        once, and waits for another broker to come or go until its request has timed out. Kafka always names any broker
-        (KIP-590).
-        """
-        return self.controller_id if self.controller_id in self.brokers else next(iter(self.brokers), NO_BROKER)
-
     def topic(self, name: str) -> TopicImage | None:
         """Return a topic by name, or None."""
         return self.topics.get(name)

@@ -37,6 +37,7 @@ class Purpose(enum.Enum):
     FORWARDING = "requests of clients, forwarded to the controller"
     MARKERS = "markers of transactions"
     VERIFICATIONS = "verifications of transactions"
+    LEADERSHIPS = "checks that no other replica leads in a newer epoch"
     GROUP_ENDS = "look-ups of the ends of groups' partitions, for metrics"
 
 

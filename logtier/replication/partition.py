@@ -370,6 +370,14 @@ class Partition(Generic[LogT]):
         ):
             leader = "may be led by another broker" if self._fences else f"is led by broker {self.leader_id}"
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic_partition} {leader}")
+        self.check_epoch(current_leader_epoch)
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Check that a request and this replica, which may be a follower, know the same leader epoch (KIP-320).
+
+        Raises:
+            KafkaError: fenced_leader_epoch, unknown_leader_epoch.
+        """
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
             stale = current_leader_epoch < self.leader_epoch
             raise KafkaError(

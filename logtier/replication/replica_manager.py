@@ -95,11 +95,7 @@ class ReplicaManager:
         known = self._replicas.topics = image.topics
         for topic_partition, log in list(self._log_manager.logs.items()):
             topic = known.get(topic_partition.topic)
-            if is_log_of_replica(self._broker_id, topic, topic_partition.partition, log):
-                state = known[topic_partition.topic].partitions[topic_partition.partition]
-                if self._log_manager.is_obsolete(topic_partition, state.directory_of(self._broker_id)):
-                    self._set_aside(topic_partition, "is older than the one in an offline log folder")
-            else:
+            if not is_log_of_replica(self._broker_id, topic, topic_partition.partition, log):
                 is_moved = is_moved_away(self._broker_id, topic, topic_partition.partition, log)
                 if is_moved or image.is_deleted(log.topic_id):
                     reason = "its partition is on other brokers now" if is_moved else "its topic was deleted"
@@ -492,11 +488,10 @@ class ReplicaManager:
         if first_error is not None:
             raise first_error
 
-    def _set_aside(self, topic_partition: TopicPartition, reason: str = "belongs to no topic of the metadata") -> None:
+    def _set_aside(self, topic_partition: TopicPartition) -> None:
         logger.warning(
-            "log %s %s: it is kept as %s; remove it if it is not needed",
+            "log %s belongs to no topic of the metadata: it is kept as %s; remove it if it is not needed",
             topic_partition,
-            reason,
             self._log_manager.set_aside(topic_partition),
         )
 

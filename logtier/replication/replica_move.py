@@ -232,8 +232,7 @@ class ReplicaMove:
 
     async def _catch_up(self, future: Log) -> None:
         source = self._source
-        replaced = self._log_manager.directory_of(self.topic_partition).directory_id
-        marker = Replaces((replaced,), source.log_start_offset)
+        marker = Replaces(self._log_manager.directory_of(self.topic_partition).directory_id, source.log_start_offset)
         for round_number in range(_FLUSHES_MAX):
             is_behind = True
             while is_behind:

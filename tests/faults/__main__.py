@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -27,14 +28,12 @@ def main() -> int:
     acknowledged = moved = copied = faults = hangs = 0
     while (left_s := end_s - time.monotonic()) > 0:
         print(f"seed {seed}", flush=True)
-        with tempfile.TemporaryDirectory(prefix="hw-faults-") as folder:
-            try:
-                outcome = FaultRun(
-                    Path(folder), seed, min(RUN_S, left_s), lambda line: print(f"  {line}", flush=True)
-                ).run()
-            except Failed as error:
-                print(error)
-                return 1
+        folder = Path(tempfile.mkdtemp(prefix="hw-faults-"))
+        try:
+            outcome = FaultRun(folder, seed, min(RUN_S, left_s), lambda line: print(f"  {line}", flush=True)).run()
+        except Failed as error:
+            print(f"{error}\nits files are kept in {folder}")
+            return 1
         acknowledged += outcome.acknowledged
         moved += outcome.moved
         copied += outcome.copied
@@ -42,7 +41,9 @@ def main() -> int:
         faults += len(outcome.faults)
         if outcome.anomalies:
             print("\n".join(outcome.anomalies))
+            print(f"its files are kept in {folder}")
             return 1
+        shutil.rmtree(folder)
         seed += 1
     print(
         f"{faults} faults, {acknowledged} acknowledged records, {moved} moved and {copied} copied in transactions, "

@@ -185,8 +185,6 @@ class Consumer(Worker):
             if code in (ErrorCode.coordinator_not_available, ErrorCode.not_coordinator):
                 self._coordinator = None
             return
-        if not self._coordinates(host, self.name):
-            return
         for topic in answer.topics:
             for each in topic.partitions:
                 key = TopicPartition(str(topic.name), int(each.partition_index))

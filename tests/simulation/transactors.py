@@ -244,8 +244,6 @@ class Transactor(CoordinatedWorker):
         )
         if answer.error_code:
             raise InvariantError(f"{self.name}: OffsetFetch failed: {answer.error_code}")
-        if not self._coordinates(self._hosts[GROUP_KEY], self.name):
-            return
         found, possible = int(answer.topics[0].partitions[0].committed_offset), self.possible_offsets()
         if losses == self.history.group_losses and found not in possible and not self.history.has_lost:
             raise InvariantError(f"group {self.name} has offset {found}, possible are {sorted(possible)}")

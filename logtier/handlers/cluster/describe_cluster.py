@@ -29,7 +29,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         "error_message": None,
         "endpoint_type": endpoint_type,
         "cluster_id": image.cluster_id,
-        "controller_id": image.controller_for_clients,
+        "controller_id": image.controller_id,
         "brokers": [
             {"broker_id": broker.id, "host": host, "port": port, "rack": broker.rack, "is_fenced": False}
             for broker in image.brokers.values()

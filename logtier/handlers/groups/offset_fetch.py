@@ -1,6 +1,11 @@
-"""OffsetFetch: the committed offsets of groups; without listed topics, all of them."""
+"""OffsetFetch: the committed offsets of groups; without listed topics, all of them.
 
-from collections.abc import Iterable
+In a cluster the other replicas confirm first that this broker still coordinates the groups: to read an offset that is
+older than a committed one is to process records twice, in transactions as well.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets
@@ -8,6 +13,7 @@ from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.state_topic.log import WRITE_ERRORS
 
 API_KEY = 9
 VERSIONS = (1, 9)
@@ -20,23 +26,55 @@ _SEVERAL_GROUPS_FROM = 8
 _NOTHING_COMMITTED = CommittedOffset(offset=-1)
 
 
-def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Answer for each group separately."""
     if context.api_version >= _SEVERAL_GROUPS_FROM:
-        return {"groups": [_group(each.group_id, each.topics, context, request, each) for each in request.groups]}
-    answer = _group(request.group_id, request.topics, context, request)
+        refused = await _unconfirmed([each.group_id for each in request.groups], context)
+        return {
+            "groups": [_group(each.group_id, each.topics, context, request, refused, each) for each in request.groups]
+        }
+    refused = await _unconfirmed([request.group_id], context)
+    answer = _group(request.group_id, request.topics, context, request, refused)
     del answer["group_id"]
     if context.api_version < _GROUP_ERROR_FROM:
         del answer["error_code"]
     return answer
 
 
+async def _unconfirmed(group_ids: Iterable[str], context: RequestContext) -> Mapping[TopicPartition, KafkaError]:
+    """Return the errors of those partitions of the groups that another broker may lead."""
+    checks = context.services.leadership_checks
+    if checks is None:
+        return {}
+    partitions: dict[TopicPartition, None] = {}
+    for group_id in group_ids:
+        try:
+            partitions[context.services.groups.loaded_partition(group_id)] = None
+        except KafkaError:
+            continue  # `committed` raises it again
+    errors = await asyncio.gather(*map(checks.check, partitions), return_exceptions=True)
+    refused = {}
+    for key, error in zip(partitions, errors, strict=True):
+        if isinstance(error, KafkaError):
+            refused[key] = KafkaError(WRITE_ERRORS.get(error.code, ErrorCode.coordinator_not_available), error.message)
+        elif error is not None:
+            raise error
+    return refused
+
+
 def _group(
-    group_id: str, topics: Iterable[Any] | None, context: RequestContext, request: Any, asked: Any = None
+    group_id: str,
+    topics: Iterable[Any] | None,
+    context: RequestContext,
+    request: Any,
+    refused: Mapping[TopicPartition, KafkaError],
+    asked: Any = None,
 ) -> dict[str, Any]:
     try:
         if not context.is_authorized(AclOperation.describe, ResourceType.group, group_id):
             raise KafkaError(ErrorCode.group_authorization_failed)
+        if refused and (error := refused.get(context.services.groups.loaded_partition(group_id))):
+            raise error
         offsets = context.services.groups.committed(
             group_id, member_id=getattr(asked, "member_id", None), member_epoch=getattr(asked, "member_epoch", -1)
         )

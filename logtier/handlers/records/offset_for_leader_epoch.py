@@ -39,7 +39,9 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 def _partition(topic_partition: TopicPartition, wanted: Any, context: RequestContext) -> dict[str, Any]:
     try:
         partition = context.services.replica_manager.partition(topic_partition)
-        partition.check_leader(wanted.current_leader_epoch)
+        # First the epoch, as in Kafka: a follower tells that it knows a newer leader.
+        partition.check_epoch(wanted.current_leader_epoch)
+        partition.check_leader()
     except KafkaError as error:
         return _refused(topic_partition.partition, error.code)
     leader_epoch, end_offset = partition.end_of_epoch(wanted.leader_epoch)

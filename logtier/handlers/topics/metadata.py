@@ -217,12 +217,25 @@ def _tree(
             for host, port in (broker.reached_by(context.listener.name),)
         ],
         "cluster_id": image.cluster_id,
-        "controller_id": image.controller_for_clients,
+        "controller_id": _takes_changes(context),
         "topics": topics,
         "cluster_authorized_operations": cluster_authorized_operations(context)
         if question.cluster_operations
         else NOT_ASKED,
     }
+
+
+def _takes_changes(context: RequestContext) -> int:
+    """The broker that takes administrative requests: between two controllers this one, which forwards to the next.
+
+    Told of none, librdkafka asks once more, and then waits for a broker to come or go until its request has timed out.
+    Kafka always names any broker (KIP-590). DescribeCluster and DescribeQuorum tell that there is no controller.
+    """
+    image = context.services.metadata.image
+    if image.controller_id in image.brokers:
+        return image.controller_id
+    own_id = context.services.metadata.config.node_id
+    return own_id if own_id in image.brokers else image.controller_id
 
 
 def _missing(asked: str | UUID, refused: dict[str | UUID, KafkaError]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from uuid import UUID
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.durability import Post
 from headwater.logtier.log.folders.log_directory import LogDirectory
-from headwater.logtier.log.folders.replica_folders import Replaces, write_marker
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import begin_log
 from headwater.logtier.log.partition_metadata import write_partition_metadata
@@ -39,8 +38,6 @@ class Place(NamedTuple):
     directory: LogDirectory
     path: str
     path_of_left_over: str
-    #: Ids of the folders that are offline: what they have of this log is replaced.
-    replaces: tuple[str, ...]
     roll_jitter_ms: int
     now_ms: int
 
@@ -52,8 +49,6 @@ class MadeLog(NamedTuple):
     result: Log | OSError
     #: Whether a left-over folder was renamed.
     has_left_over: bool
-    #: Whether the log is marked to replace those of offline folders.
-    is_replacing: bool
 
 
 def make_log(disk: Disk, wanted: NewLog, place: Place, post: Post | None) -> MadeLog:
@@ -68,8 +63,6 @@ def make_log(disk: Disk, wanted: NewLog, place: Place, post: Post | None) -> Mad
         is_new = True
         disk.makedirs(path)
         write_partition_metadata(disk, path, wanted.topic_id)
-        if place.replaces:
-            write_marker(disk, path, Replaces(place.replaces, 0))
         log = begin_log(
             disk,
             path,
@@ -86,8 +79,8 @@ def make_log(disk: Disk, wanted: NewLog, place: Place, post: Post | None) -> Mad
             # The next attempt may be in another log folder: two folders of a partition keep a broker from starting.
             with contextlib.suppress(OSError):
                 disk.rmtree(path)
-        return MadeLog(place.directory, error, has_left_over, is_replacing=False)
-    return MadeLog(place.directory, log, has_left_over, is_replacing=bool(place.replaces))
+        return MadeLog(place.directory, error, has_left_over)
+    return MadeLog(place.directory, log, has_left_over)
 
 
 class _Rename(NamedTuple):

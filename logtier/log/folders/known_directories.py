@@ -22,7 +22,7 @@ def read_known_directories(disk: Disk, directory: str) -> dict[str, str]:
         logger.warning("%s is damaged and is written again: %s", path, error)
         return {}
     pairs = (line.split(" ", 1) for line in lines)
-    return {pair[1]: pair[0] for pair in pairs if len(pair) == 2}
+    return {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and pair[0]}
 
 
 def write_known_directories(disk: Disk, directory: str, known: Mapping[str, str]) -> None:
@@ -58,14 +58,15 @@ def open_directories(
             if len(directories) == 1:
                 raise
             directory.health.fail(str(error))
-            # That of the last run: the metadata may name it, and another disk at this path is refused next time, too.
-            directory.directory_id = known.get(path, directory.directory_id)
+            # Another disk at this path is refused at the next start, too.
+            directory.directory_id = known.get(path) or directory.directory_id
             continue
         cluster_id = directory.cluster_id
         if len(directories) == 1:
             known = read_known_directories(disk, path)
     if len(directories) > 1:
-        now_known = {each.path: each.directory_id for each in directories}
+        # One that could never be opened is new next time.
+        now_known = {each.path: each.directory_id for each in directories if each.directory_id}
         if now_known != known:
             write_known_directories(disk, directories[0].path, now_known)
     return cluster_id or ""

@@ -18,8 +18,6 @@ class PlacedLogs:
         self._logs: dict[TopicPartition, Log] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
         self._counts: Counter[str] = Counter()
-        #: Logs marked to replace those of other folders (see `replica_folders`): the metadata may not name theirs yet.
-        self.replacing: set[TopicPartition] = set()
 
     @property
     def by_partition(self) -> Mapping[TopicPartition, Log]:
@@ -55,7 +53,6 @@ class PlacedLogs:
     def remove(self, log: Log) -> LogDirectory:
         """Remove a log; return its folder."""
         del self._logs[log.topic_partition]
-        self.replacing.discard(log.topic_partition)
         directory = self._directory_of.pop(log.topic_partition)
         self._counts[directory.path] -= 1
         return directory

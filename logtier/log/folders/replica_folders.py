@@ -2,21 +2,18 @@
 
 A move copies a log into `<topic>-<partition>.<hex>-future` on the other disk. When the copy is complete and on the
 device, a marker in it names the folder it replaces; then the old log's folder gets the name of a deleted log and the
-copy the name of the log; when both names are on the device, and the metadata name the new folder, the marker is
-removed. After an interruption:
+copy the name of the log; when both names are on the device, the marker is removed. After an interruption:
 
 - a log and a future, marked or not: the copy starts again;
 - a marked future alone: the future is the log;
 - two logs, one marked to replace the other: the marked one is the log.
 
-A log that is created while other folders are offline replaces what they may have: a replica that was assigned to other
-brokers meanwhile, and back. It has the marker, too, until the metadata name its folder. From then on they decide, as
-in KIP-858. A log whose creation failed on a full disk, and was then repeated on another one, may have left an empty
-folder.
+A log that was created while its folder of before was offline, because its replica was assigned to other brokers and
+back, is the log when the folder is there again: the metadata name its folder (KIP-858). A log whose creation failed on
+a full disk, and was then repeated on another one, may have left an empty folder.
 """
 
 import logging
-import os
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -32,9 +29,9 @@ _MARKER: Final = "replaces"
 
 
 class Replaces(NamedTuple):
-    """Content of a marker: the ids of the log folders that may have a replaced log, and that log's start offset."""
+    """Content of a marker: the id of the log folder with the replaced log, and that log's start offset."""
 
-    directory_ids: tuple[str, ...]
+    directory_id: str
     log_start_offset: int
 
 
@@ -56,14 +53,14 @@ class FutureFolder(NamedTuple):
 
 def write_marker(disk: Disk, path: str, replaces: Replaces) -> None:
     """Write the marker in `path`, which names the replaced log; waits for the device."""
-    disk.write_atomic(f"{path}/{_MARKER}", f"{' '.join(replaces.directory_ids)} {replaces.log_start_offset}\n".encode())
+    disk.write_atomic(f"{path}/{_MARKER}", f"{replaces.directory_id} {replaces.log_start_offset}\n".encode())
 
 
 def read_marker(disk: Disk, path: str) -> Replaces | None:
     """Return the marker in `path`; None if it is missing or incomplete."""
     try:
-        *directory_ids, log_start_offset = disk.read(f"{path}/{_MARKER}").decode().split()
-        return Replaces(tuple(directory_ids), int(log_start_offset))
+        directory_id, log_start_offset = disk.read(f"{path}/{_MARKER}").decode().split()
+        return Replaces(directory_id, int(log_start_offset))
     except (FileNotFoundError, ValueError):
         return None
 
@@ -71,26 +68,6 @@ def read_marker(disk: Disk, path: str) -> Replaces | None:
 def remove_marker(disk: Disk, path: str) -> None:
     """Remove the marker; a missing marker is ignored."""
     disk.remove(f"{path}/{_MARKER}")
-
-
-def settle_names(disk: Disk, old_directory: str, path: str, *, is_known: bool) -> None:
-    """Wait until both names of a finished move are on the device; the marker is removed if its folder `is_known`."""
-    try:
-        disk.fsync_directory(old_directory)
-        disk.fsync_directory(os.path.dirname(path))
-    except OSError as error:
-        logger.warning("%s: its name cannot be written to the device: %s", path, error)
-        return
-    if is_known:
-        discard_marker(disk, path)
-
-
-def discard_marker(disk: Disk, path: str) -> None:
-    """Remove a marker that is not needed any more, if possible."""
-    try:
-        remove_marker(disk, path)
-    except OSError as error:
-        logger.warning("%s: its marker of a replaced log cannot be removed: %s", path, error)
 
 
 def choose_copy(
@@ -103,19 +80,19 @@ def choose_copy(
 
     Args:
         topic_id: The topic id, if known; a left-over of a deleted topic of the same name has another id.
-        directory_id: The log folder that the metadata name for this replica, if any.
+        directory_id: Id of the log folder that the metadata name for this replica, if they name one.
     """
     of_two_topics = are_of_two_topics(first, second)
+    if of_two_topics and topic_id in (first.topic_id, second.topic_id):
+        return first if first.topic_id == topic_id else second
     for mine, other in ((first, second), (second, first)):
-        if of_two_topics and mine.topic_id == topic_id:
-            return mine
         replaces = read_marker(disk, mine.path)
-        if replaces is not None and other.directory.directory_id in replaces.directory_ids:
+        if replaces is not None and replaces.directory_id == other.directory.directory_id:
             return mine
     if of_two_topics:
         return second if first.topic_id == NO_TOPIC_ID else first
     for mine in (first, second):
-        if mine.directory.directory_id == directory_id:
+        if directory_id and mine.directory.directory_id == directory_id:
             return mine
     is_empty, other_is_empty = not has_records(disk, first.path), not has_records(disk, second.path)
     if is_empty is other_is_empty:
@@ -126,6 +103,15 @@ def choose_copy(
 def has_records(disk: Disk, path: str) -> bool:
     """Whether the folder of a log has any bytes of records."""
     return any(entry.size_bytes for entry in disk.listdir(path) if entry.name.endswith(".log"))
+
+
+def is_to_keep(disk: Disk, other: Copy, chosen: Copy) -> bool:
+    """Whether the folder that is not the log may be needed: another topic's, or with records that nobody copied."""
+    if are_of_two_topics(other, chosen):
+        return True
+    replaces = read_marker(disk, chosen.path)
+    is_copied = replaces is not None and replaces.directory_id == other.directory.directory_id
+    return not is_copied and has_records(disk, other.path)
 
 
 def are_of_two_topics(first: Copy, second: Copy) -> bool:

@@ -82,7 +82,7 @@ class ClusterChecker:
         self.metadata = MetadataChecker(self._state_changed)
         #: Members of the ISR that lost power since they joined: they may lack what they had not synced.
         self.lacking: dict[Replicated, set[int]] = {}
-        #: Members of an ISR that lost power since they joined it, also after they have left it.
+        #: Members of an ISR that lost power since they joined it, also after they have left it, for the ELR as well.
         self._forgetful: dict[Replicated, set[int]] = {}
         #: Partitions of which committed records were lost, by a run beyond what replication survives.
         self.lost: set[Replicated] = set()
@@ -145,6 +145,7 @@ class ClusterChecker:
         for replicated, state in self.metadata.all():
             if broker_id in state.isr:
                 self.lacking.setdefault(replicated, set()).add(broker_id)
+            if broker_id in (*state.isr, *state.elr):
                 self._forgetful.setdefault(replicated, set()).add(broker_id)
 
     def _after_step(self) -> None:

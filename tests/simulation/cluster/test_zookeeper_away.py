@@ -13,6 +13,7 @@ import pytest
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.cluster.session_knowledge import SessionKnowledge
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.log.log import Log
 from headwater.logtier.metadata.image import TopicImage
 from headwater.logtier.metadata.store import SessionState
@@ -21,6 +22,7 @@ from headwater.logtier.protocol.messages import to_timedelta
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.partition import Partition
 from headwater.logtier.replication.partition_replication import PartitionReplication
+from headwater.logtier.state_topic.topic import partition_for
 from tests.simulation.checker import NodeChecker
 from tests.simulation.client_connection import ClientConnection
 from tests.simulation.clients import CLIENTS, CLIENTS_ADDRESS, Brokers, Client, create_topic
@@ -30,6 +32,7 @@ from tests.simulation.cluster.session_checker import SessionChecker, observed_se
 from tests.simulation.cluster.watermarks import observed_watermarks
 from tests.simulation.consumer_members import MEMBER_CONFIGS, ConsumerMember, Ownership
 from tests.simulation.consumers import Consumer
+from tests.simulation.group_offsets import offset_commit, offset_fetch
 from tests.simulation.history import History
 from tests.simulation.ledger import Ledger, TransactionOutcome
 from tests.simulation.members import Member
@@ -384,6 +387,53 @@ def test_without_zookeeper_a_cut_between_brokers_ends_no_leadership_for_good(see
         assert all(away.epochs()[key] == epochs[key] for key in PARTITIONS)
 
     run(scenario, seed)
+
+
+async def deposed_coordinator(away: Away) -> None:
+    """Cut off from ZooKeeper alone, it does not know that its session has ended, nor what the next one has committed.
+
+    An application that reads an older offset processes records twice, in transactions as well (found by `make faults`).
+    """
+    group, key = next(
+        (f"g{i}", TopicPartition(OFFSETS_TOPIC, partition_for(f"g{i}", 3)))
+        for i in range(100)
+        if TopicPartition(OFFSETS_TOPIC, partition_for(f"g{i}", 3)) in away.led(1)
+    )
+    assert await commit(away, group, 1, 1) == ErrorCode.none
+    assert await committed_offset(away, group, 1) == 1
+    away.zookeeper.cut(away.nodes[1].name)
+    await away.until(lambda: leader_of(away, 2, key) in (2, 3))
+    other = leader_of(away, 2, key)
+    async with asyncio.timeout(PATIENCE_S):
+        while await commit(away, group, 2, other) != ErrorCode.none:  # noqa: ASYNC110 (of another broker)
+            await asyncio.sleep(0.05)
+    assert key in away.led(1), "it knows of nothing"
+    assert await committed_offset(away, group, 1) == ErrorCode.not_coordinator.name
+    assert await committed_offset(away, group, other) == 2
+    away.zookeeper.heal(away.nodes[1].name)
+
+
+def leader_of(away: Away, broker_id: int, key: TopicPartition) -> int:
+    """The leader of a partition as a broker knows it."""
+    return away.metadata()[broker_id][key.topic].partitions[key.partition].leader
+
+
+async def commit(away: Away, group: str, offset: int, broker_id: int) -> int:
+    answer = await away.answer(offset_commit(group, PARTITIONS[0], offset), broker_id)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+async def committed_offset(away: Away, group: str, broker_id: int) -> int | str:
+    """What a broker says of a group's offset, or the name of its error."""
+    answer = await away.answer(offset_fetch(group, PARTITIONS[:1]), broker_id)
+    if answer.error_code:
+        return ErrorCode(int(answer.error_code)).name
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_coordinator_that_was_deposed_answers_no_older_offset(seed: int) -> None:
+    run(deposed_coordinator, seed)
 
 
 async def frozen_broker(away: Away) -> None:

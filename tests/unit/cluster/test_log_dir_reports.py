@@ -6,7 +6,6 @@ import asyncio
 import errno
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,13 +62,7 @@ class World:
         self.other = folder("b")
         place = folder("a")
         logs = {TopicPartition("t", index): object() for index in range(len(image.topics["t"].partitions))}
-        self.known: list[TopicPartition] = []
-        log_manager: Any = SimpleNamespace(
-            directories=[place, self.other],
-            logs=logs,
-            directory_of=lambda _: place,
-            note_known=self.known.append,
-        )
+        log_manager: Any = SimpleNamespace(directories=[place, self.other], logs=logs, directory_of=lambda _: place)
         self.channel = Channel(code)
 
         async def update_folders(online: tuple[str, ...], full: tuple[str, ...]) -> None:
@@ -100,17 +93,6 @@ def test_the_place_in_a_topic_that_was_made_anew_meanwhile_stays_to_be_told(
     assert not tell(world)
     assert world.reports._unsure == {}
     assert tell(world)
-
-
-def test_a_log_whose_folder_the_metadata_name_needs_no_marker_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, image_of(1))
-    assert not tell(world)
-    assert world.known == []
-    topic = world.follower.image.topics["t"]
-    named = (replace(topic.partitions[0], directories=("a" * 22,)),)
-    world.follower.image = replace(world.follower.image, topics={"t": replace(topic, partitions=named)})
-    assert tell(world)
-    assert world.known == [KEY]
 
 
 def test_many_places_are_told_in_a_row_and_those_of_a_failed_folder_first(

@@ -490,11 +490,17 @@ def test_the_cluster_is_described(tmp_path: Path, version: int) -> None:
 def test_between_two_controllers_the_broker_is_named_that_forwards_to_the_next_one(tmp_path: Path) -> None:
     async def scenario(client: Client) -> None:
         metadata_cache = client.services.metadata
-        metadata_cache.publish(metadata_cache.image.apply([(paths.CONTROLLER, None)]))
+        # One that is dead is registered yet.
+        dead = (paths.known_broker_path(0), paths.encode_known_broker("dead.example", 9092, None, 3))
+        metadata_cache.publish(metadata_cache.image.apply([dead, (paths.CONTROLLER, None)]))
         assert metadata_cache.image.controller_id == -1
         assert (await client.send(metadata, 13, topics=())).controller_id == 1
         fields = {"include_cluster_authorized_operations": False, "include_fenced_brokers": False}
-        assert (await client.send(describe_cluster, 2, **fields)).controller_id == 1
+        # The truth, for those who look after the cluster.
+        assert (await client.send(describe_cluster, 2, **fields)).controller_id == -1
+        another = (paths.CONTROLLER, paths.encode_controller(0, 5))
+        metadata_cache.publish(metadata_cache.image.apply([another]))
+        assert (await client.send(metadata, 13, topics=())).controller_id == 0
 
     run(tmp_path, scenario)
 

@@ -118,6 +118,7 @@ class World:
             transactions=self.coordinator,
             verifier=self.coordinator,
             authorizer=Denying(*denied) if denied else None,
+            leadership_checks=None,
             replica_manager=some(begin_verification=lambda *_, **__: self.verification),
             groups=some(
                 offsets_partition=self._offsets_partition,

@@ -36,18 +36,6 @@ def with_topic(
     return image.apply([*changes, (paths.topic_config_path(name), paths.encode_config(configs))])
 
 
-def test_between_two_controllers_clients_are_told_of_any_broker_that_lives() -> None:
-    """librdkafka waited for a minute when it was told of none."""
-    living = (paths.known_broker_path(2), paths.encode_known_broker("host", 9092, None, 3))
-    fenced = (paths.known_broker_path(1), paths.encode_known_broker("host", 9092, None, 3, is_alive=False))
-    image = MetadataImage().apply([fenced, living])
-    assert (image.controller_id, image.controller_for_clients) == (-1, 2)
-    assert image.apply([(paths.CONTROLLER, paths.encode_controller(1, 5))]).controller_for_clients == 2
-    of_another = (paths.known_broker_path(3), paths.encode_known_broker("host", 9092, None, 3))
-    assert image.apply([of_another, (paths.CONTROLLER, paths.encode_controller(3, 5))]).controller_for_clients == 3
-    assert MetadataImage().controller_for_clients == -1
-
-
 def test_an_image_is_made_of_nodes() -> None:
     image = MetadataImage().apply(
         [

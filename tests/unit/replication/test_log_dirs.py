@@ -38,7 +38,6 @@ from headwater.logtier.runtime.disk import Disk, RealDisk
 from tests.topic_images import Changes, topic_changes, topic_deletion
 from tests.unit.reading.conftest import World
 from tests.unit.replication.test_disk_errors import FaultyDisk
-from tests.waiting import until
 
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
 BROKEN = OSError(errno.EIO, "Input/output error")
@@ -94,9 +93,8 @@ class Node:
 
     def report(self, partition: int) -> None:
         """The metadata name the folder of this log."""
-        key = TopicPartition("flights", partition)
-        self.change_partition(partition, directories=(self.logs.directory_of(key).directory_id,))
-        self.logs.note_known(key)
+        directory = self.logs.directory_of(TopicPartition("flights", partition))
+        self.change_partition(partition, directories=(directory.directory_id,))
 
     def append(self, partition: int, topic: str = "flights") -> int | ErrorCode:
         try:
@@ -459,9 +457,8 @@ def test_a_log_that_the_metadata_do_not_know_is_set_aside_and_kept(
     assert (kept / "00000000000000000000.log").read_bytes()
 
 
-@pytest.mark.parametrize("is_reported", [False, True])
 def test_a_partition_that_was_moved_away_and_back_while_its_folder_was_offline_has_the_log_that_was_made_then(
-    start: Start, folders: list[str], is_reported: bool
+    start: Start, folders: list[str]
 ) -> None:
     """Found in simulated runs: the broker made another log, and did not start when the folder was there again."""
     node = start()
@@ -472,73 +469,50 @@ def test_a_partition_that_was_moved_away_and_back_while_its_folder_was_offline_h
     node.logs.directories[1].health.fail("unplugged")
     node.move_away_and_back(partition)
     assert node.append(partition) == 0
-    if is_reported:
-        node.report(partition)
+    node.report(partition)
     mended = start(node)
     assert mended.logs.directories[1].is_online
     assert mended.append(partition) == 1
     assert mended.in_folder(folders[1]) == []
     assert not os.path.exists(f"{folders[1]}/flights-{partition}")
-    if not is_reported:
-        mended.report(partition)
-        until(lambda: not list(Path(folders[0]).glob("*/replaces")), "the marker stays")
+    [kept] = Path(folders[1]).glob(f"flights-{partition}.*-stray")
+    assert (kept / f"{0:020}.log").stat().st_size, "its records are kept"
 
 
-def test_the_log_of_before_does_not_serve_while_the_folder_of_the_present_one_is_offline(
-    start: Start, folders: list[str], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("named", [0, 1, 2])
+def test_of_three_logs_of_a_replica_the_one_that_the_metadata_name_is_opened(
+    start: Start, folders: list[str], named: int
 ) -> None:
     node = start()
     node.create(partitions=3)
-    [partition] = node.in_folder(folders[1])
+    [partition] = node.in_folder(folders[named])
     for _ in range(3):
         node.append(partition)
-    node.logs.directories[1].health.fail("unplugged")
-    node.logs.preferred_paths[TopicPartition("flights", partition)] = folders[2]
-    node.move_away_and_back(partition)
-    assert node.append(partition) == 0
     node.report(partition)
-    # Now the other disk is away.
-    os.rename(folders[2], folders[2] + ".away")
-    broken = start(node)
-    assert broken.append(partition) is STORAGE_ERROR
-    assert "is older than the one in an offline log folder" in caplog.text
-    assert list(Path(folders[1]).glob(f"flights-{partition}.*-stray"))
-    os.rename(folders[2] + ".away", folders[2])
-    assert start(broken).append(partition) == 1
+    for folder in set(folders) - {folders[named]}:
+        shutil.copytree(f"{folders[named]}/flights-{partition}", f"{folder}/flights-{partition}")
+    again = start(node)
+    assert again.append(partition) == 3
+    assert partition in again.in_folder(folders[named])
 
 
-def test_a_log_that_has_moved_serves_though_the_metadata_still_name_its_former_folder(
+def test_a_new_folder_that_cannot_be_used_takes_nothing_away_and_may_be_mended(
     start: Start, folders: list[str]
 ) -> None:
-    """A broker is killed before it has reported the move, and the former folder's disk is away then."""
-
-    async def scenario() -> Node:
-        node = start(only=[folders[0], folders[2]])
-        node.logs.on_moved = lambda _: None
-        loop = asyncio.get_running_loop()
-
-        def post(call: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(call)
-
-        node.logs.post = post
-        node.create(partitions=2)
-        [partition] = node.in_folder(folders[2])
-        assert [node.append(each) for each in range(2)] == [0] * 2
-        node.report(partition)
-        node.replicas.log_dirs.alter(TopicPartition("flights", partition), folders[0])
-        while partition not in node.in_folder(folders[0]):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        await node.replicas.log_dirs.stop()
-        return node
-
-    node = asyncio.run(scenario())
-    os.rename(folders[2], folders[2] + ".away")
-    again = start(node, only=[folders[0], folders[2]])
-    assert [again.append(partition) for partition in range(2)] == [1] * 2
-    assert list(Path(folders[0]).glob("*/replaces"))
-    for partition in range(2):
-        again.report(partition)
-    until(lambda: not list(Path(folders[0]).glob("*/replaces")), "the marker stays")
+    node = start(only=folders[:1])
+    node.create(partitions=2)
+    assert [node.append(partition) for partition in range(2)] == [0] * 2
+    os.makedirs(folders[1])
+    os.chmod(folders[1], 0)
+    Path(folders[1], "meta.properties").mkdir()  # for root, too
+    broken = start(node, only=folders[:2])
+    assert not broken.logs.directories[1].is_online
+    assert [broken.append(partition) for partition in range(2)] == [1] * 2
+    os.chmod(folders[1], 0o700)
+    Path(folders[1], "meta.properties").rmdir()
+    mended = start(broken, only=folders[:2])
+    assert mended.logs.directories[1].is_online
+    assert [mended.append(partition) for partition in range(2)] == [2] * 2
 
 
 def test_another_disk_at_the_path_of_a_folder_is_refused_at_each_start(start: Start, folders: list[str]) -> None:

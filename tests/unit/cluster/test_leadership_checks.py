@@ -1,0 +1,206 @@
+"""Other replicas are asked whether they know a newer leader: whom, how often, and what their answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headwater.logtier.client.connection import Request
+from headwater.logtier.client.errors import BrokerConnectionError
+from headwater.logtier.cluster.leadership_checks import LIMIT_S, RETRY_S, LeadershipChecks
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.peers.peers import Purpose
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.partition import Partition
+from tests.topic_images import topic_changes
+from tests.virtual_time import run_virtually
+
+KEY, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+FOLLOWS, OLDER = ErrorCode.not_leader_or_follower, ErrorCode.unknown_leader_epoch
+NEWER, MISSING = ErrorCode.fenced_leader_epoch, ErrorCode.unknown_topic_or_partition
+
+
+class World:
+    """Broker 1, which leads both partitions in epoch 5, and the answers of the others."""
+
+    def __init__(self) -> None:
+        log: Any = SimpleNamespace(
+            log_start_offset=0, log_end_offset=0, config=SimpleNamespace(min_insync_replicas=2), truncations=0
+        )
+        self.partitions = {key: Partition(key, 1, log, lag_ms_max=10_000) for key in (KEY, OTHER)}
+        self.image = MetadataImage().apply(topic_changes("t", UUID(int=1), [(1, 2, 3, 4)] * 2))
+        self.store(isr=(1, 2, 3))
+        self.answers: dict[int, list[ErrorCode | Exception]] = {}
+        self.asked: list[tuple[int, set[TopicPartition]]] = []
+        peers: Any = self
+        self.checks = LeadershipChecks(1, peers, self.partition, lambda: self.image)
+
+    def store(self, *, isr: tuple[int, ...], elr: tuple[int, ...] = (), leader: int = 1, epoch: int = 5) -> None:
+        """The metadata have another state of the partitions."""
+        topic = self.image.topics["t"]
+        before = topic.partitions[0]
+        state = replace(
+            before, leader=leader, leader_epoch=epoch, partition_epoch=before.partition_epoch + 1, isr=isr, elr=elr
+        )
+        self.image = replace(self.image, topics={"t": replace(topic, partitions=(state, state))})
+        for partition in self.partitions.values():
+            partition.leadership(state, {1: 1, 2: 1, 3: 1, 4: 1}, 0)
+
+    def partition(self, key: TopicPartition) -> Partition[Any]:
+        return self.partitions[key]
+
+    async def call(
+        self, broker_id: int, purpose: Purpose, request: Request[Any], timeout_ms: int
+    ) -> Mapping[TopicPartition, Any]:
+        assert purpose is Purpose.LEADERSHIPS
+        assert timeout_ms > 0
+        keys = {key for key in (KEY, OTHER) if _asks_for(request, key)}
+        self.asked.append((broker_id, keys))
+        await asyncio.sleep(0.001)
+        answers = self.answers.get(broker_id, [])
+        answer = answers.pop(0) if len(answers) > 1 else (answers or [FOLLOWS])[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return {key: SimpleNamespace(error_code=int(answer)) for key in keys}
+
+
+def _asks_for(request: Request[Any], key: TopicPartition) -> bool:
+    """Partitions are the last thing of a topic in OffsetForLeaderEpoch 4: index, present and wanted epoch, 5 here."""
+    return key.partition.to_bytes(4, "big") + (5).to_bytes(4, "big") * 2 in request.body
+
+
+def checking(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> World:
+    world = World()
+
+    async def main() -> None:
+        await scenario(world)
+        await world.checks.aclose()
+
+    run_virtually(main())
+    return world
+
+
+async def code_of(work: Coroutine[Any, Any, None]) -> ErrorCode:
+    try:
+        await work
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.none
+
+
+def test_every_replica_is_asked_that_a_newer_leader_could_be_elected_from() -> None:
+    async def scenario(world: World) -> None:
+        world.store(isr=(1, 2), elr=(4,))
+        await world.checks.check(KEY)
+
+    assert sorted(checking(scenario).asked) == [(2, {KEY}), (4, {KEY})]
+
+
+def test_a_leader_without_other_candidates_asks_nobody() -> None:
+    async def scenario(world: World) -> None:
+        world.store(isr=(1,))
+        await world.checks.check(KEY)
+
+    assert checking(scenario).asked == []
+
+
+@pytest.mark.parametrize("answer", [FOLLOWS, OLDER])
+def test_a_replica_that_knows_no_newer_epoch_confirms(answer: ErrorCode) -> None:
+    async def scenario(world: World) -> None:
+        world.answers = {2: [answer], 3: [answer]}
+        await world.checks.check(KEY)
+
+    assert sorted(checking(scenario).asked) == [(2, {KEY}), (3, {KEY})]
+
+
+def test_one_that_knows_a_newer_leader_ends_the_check() -> None:
+    async def scenario(world: World) -> None:
+        world.answers = {2: [FOLLOWS], 3: [NEWER]}
+        assert await code_of(world.checks.check(KEY)) is FOLLOWS
+
+    checking(scenario)
+
+
+@pytest.mark.parametrize("answer", [MISSING, ErrorCode.kafka_storage_error, BrokerConnectionError("away")])
+def test_one_that_does_not_tell_is_asked_again_and_the_others_are_not(answer: ErrorCode | Exception) -> None:
+    async def scenario(world: World) -> None:
+        world.answers = {2: [FOLLOWS], 3: [answer, answer, FOLLOWS]}
+        await world.checks.check(KEY)
+
+    assert [broker_id for broker_id, _ in sorted(checking(scenario).asked)] == [2, 3, 3, 3]
+
+
+def test_one_that_is_away_is_needed_until_it_has_left_the_isr() -> None:
+    async def scenario(world: World) -> None:
+        world.answers = {3: [BrokerConnectionError("away")]}
+        check = asyncio.ensure_future(world.checks.check(KEY))
+        await asyncio.sleep(RETRY_S * 5)
+        assert not check.done()
+        world.store(isr=(1, 2))
+        await check
+
+    checking(scenario)
+
+
+def test_a_check_has_a_time_limit() -> None:
+    async def scenario(world: World) -> None:
+        world.answers = {3: [BrokerConnectionError("away")]}
+        begun_s = asyncio.get_running_loop().time()
+        assert await code_of(world.checks.check(KEY)) is ErrorCode.request_timed_out
+        assert asyncio.get_running_loop().time() - begun_s == pytest.approx(LIMIT_S, abs=0.1)
+
+    checking(scenario)
+
+
+def test_a_leader_that_learns_meanwhile_of_another_is_none() -> None:
+    async def scenario(world: World) -> None:
+        world.answers = {3: [BrokerConnectionError("away")]}
+        check = asyncio.ensure_future(world.checks.check(KEY))
+        await asyncio.sleep(RETRY_S * 2)
+        world.store(isr=(2, 3), leader=2, epoch=6)
+        assert await code_of(_of(check)) is FOLLOWS
+
+    checking(scenario)
+
+
+async def _of(check: asyncio.Future[None]) -> None:
+    await check
+
+
+def test_the_same_leader_in_a_newer_epoch_is_another_one() -> None:
+    async def scenario(world: World) -> None:
+        world.answers = {3: [BrokerConnectionError("away")]}
+        check = asyncio.ensure_future(world.checks.check(KEY))
+        await asyncio.sleep(RETRY_S * 2)
+        world.store(isr=(1, 3), epoch=7)
+        assert await code_of(_of(check)) is not ErrorCode.none
+
+    checking(scenario)
+
+
+def test_checks_of_one_moment_share_their_requests_and_a_later_one_does_not() -> None:
+    """An answer to a question of before proves nothing for a request that came after it was sent."""
+
+    async def scenario(world: World) -> None:
+        first = [asyncio.ensure_future(world.checks.check(key)) for key in (KEY, OTHER, KEY)]
+        await asyncio.sleep(0.0005)
+        later = asyncio.ensure_future(world.checks.check(KEY))
+        await asyncio.gather(*first, later)
+
+    assert sorted(checking(scenario).asked, key=_order) == [
+        (2, {KEY}),
+        (2, {KEY, OTHER}),
+        (3, {KEY}),
+        (3, {KEY, OTHER}),
+    ]
+
+
+def _order(asked: tuple[int, set[TopicPartition]]) -> tuple[int, int]:
+    return asked[0], len(asked[1])
