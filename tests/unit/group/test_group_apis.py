@@ -17,7 +17,7 @@ from kio.index import load_request_schema
 from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol import messages
-from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 NAMES = [
@@ -66,10 +66,12 @@ def some(**values: Any) -> Any:
     return SimpleNamespace(**values)
 
 
-async def call(world: Any, name: str, version: int, request: Any) -> dict[str, Any]:
+async def call(world: Any, name: str, version: int, request: Any, *, checks: Any = None) -> dict[str, Any]:
     """One request through its handler; its answer must be encodable in that version."""
     metadata = some(image=world.metadata.image, config=world.config)
-    services = some(groups=world.groups, metadata=metadata, clock=world.clock, authorizer=None)
+    services = some(
+        groups=world.groups, metadata=metadata, clock=world.clock, authorizer=None, leadership_checks=checks
+    )
     handler = HANDLERS[name]
     context = RequestContext(services, handler.API_KEY, version, 1, "client", "10.0.0.1", "User:ANONYMOUS")
     result = handler.handle(request, context)
@@ -269,6 +271,35 @@ def test_a_commit_is_fetched_back_with_metadata_and_epoch(make_world: MakeWorld)
         first, second = answer["groups"]
         assert [each["partition_index"] for each in first["topics"][0]["partitions"]] == [0, 1]
         assert second == {"group_id": "x", "topics": [], "error_code": ErrorCode.none}
+
+    in_world(make_world, scenario)
+
+
+@pytest.mark.parametrize("version", [5, 9])
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
+        (ErrorCode.request_timed_out, ErrorCode.coordinator_not_available),
+    ],
+)
+def test_offsets_of_a_coordinator_that_nobody_confirms_are_not_told(
+    make_world: MakeWorld, version: int, refusal: ErrorCode, told: ErrorCode
+) -> None:
+    checked: list[TopicPartition] = []
+
+    async def check(key: TopicPartition) -> None:
+        checked.append(key)
+        raise KafkaError(refusal, "another broker leads")
+
+    async def scenario(world: Any) -> None:
+        assert codes(await call(world, "offset_commit", 9, commit_request(partition(0)))) == [ErrorCode.none]
+        group = some(group_id="g", topics=None)
+        request = group if version < 8 else some(groups=(group, group))
+        answer = await call(world, "offset_fetch", version, request, checks=some(check=check))
+        for each in answer.get("groups", [answer]):
+            assert (each["error_code"], each["topics"]) == (told, [])
+        assert len(checked) == 1, "once for groups of one partition"
 
     in_world(make_world, scenario)
 
