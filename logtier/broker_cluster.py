@@ -121,6 +121,7 @@ class ClusterParts:
         services.leadership_checks = LeadershipChecks(
             self._config.node_id,
             self._connections.peers,
+            self.store,
             services.replica_manager.partition,
             lambda: self._follower.image,
         )

@@ -4,18 +4,20 @@ A leader that was deposed may not know it yet: cut off from ZooKeeper alone, it 
 its followers have another leader. What it answers from memory could be older than what another leader has acknowledged:
 offsets of a group that are read once more, and moved once more. So the replicas that may have been elected are asked
 first, after the request has come, whether they know a newer leader epoch (a read index, section 6.4 of Ongaro's thesis
-on Raft). Pure of state: nothing is remembered from one check to the next.
+on Raft). While one of them is away, ZooKeeper tells as well.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Set
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Set
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from headwater.logtier.client.errors import ClientError
 from headwater.logtier.cluster.request_batches import RequestBatches
 from headwater.logtier.log.log import Log
 from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.store import MetadataStore
+from headwater.logtier.metadata.topic_nodes import CHUNK_PARTITIONS, PartitionImage, chunk_path, decode_chunk
 from headwater.logtier.peers.leader_requests import offset_for_leader_epoch_request
 from headwater.logtier.peers.peers import Peers, Purpose
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
@@ -25,8 +27,8 @@ from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 
 log = logging.getLogger(__name__)
 
-LIMIT_S: Final = 5.0
-"""Time limit of a check: a replica that is away leaves the ISR within a session, as a commit waits for, too."""
+LIMIT_S: Final = 3.0
+"""Time limit of a check: heartbeats wait behind it on the connection, and members have 6 s for them at least."""
 
 REQUEST_MS: Final = 2_000
 RETRY_S: Final = 0.1
@@ -34,10 +36,35 @@ RETRY_S: Final = 0.1
 #: A replica that knows the same leader, or an older one. Others do not tell: they may have been moved away since.
 _KNOWS_NO_NEWER: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.unknown_leader_epoch})
 
+#: In the place of a broker: the metadata store.
+_STORE: Final = -1
+
+_Item = TypeVar("_Item", bound=Hashable)
+_Answer = TypeVar("_Answer")
+
 
 class _Question(NamedTuple):
     topic_partition: TopicPartition
     leader_epoch: int
+
+
+class _SharedQuestions(Generic[_Item, _Answer]):
+    """Questions to each broker, one request at a time; who asks before a question is sent shares its answer."""
+
+    def __init__(self, batches: RequestBatches[_Item, _Answer]) -> None:
+        self._batches = batches
+        self._unsent: dict[tuple[int, _Item], asyncio.Future[_Answer]] = {}
+
+    def ask(self, broker_id: int, item: _Item) -> asyncio.Future[_Answer]:
+        future = self._unsent.get((broker_id, item))
+        if future is None or future.done():
+            future = self._unsent[broker_id, item] = self._batches.ask(broker_id, item)
+        return future
+
+    def sent(self, broker_id: int, items: list[_Item]) -> None:
+        """Who asks from now on asks anew: an answer to a question of before proves nothing."""
+        for item in items:
+            self._unsent.pop((broker_id, item), None)
 
 
 class LeadershipChecks:
@@ -52,56 +79,67 @@ class LeadershipChecks:
         self,
         broker_id: int,
         peers: Peers,
+        store: MetadataStore,
         partition: Callable[[TopicPartition], Partition[Log]],
         image: Callable[[], MetadataImage],
     ) -> None:
         self._broker_id = broker_id
         self._peers = peers
+        self._store = store
         self._partition = partition
         self._image = image
         self._tasks = SpawnedTasks("checks of leaderships")
-        self._batches: RequestBatches[_Question, ErrorCode] = RequestBatches(
-            self._ask, lambda each: each.topic_partition, lambda each: each.leader_epoch, self._tasks
+        self._replicas: _SharedQuestions[_Question, ErrorCode] = _SharedQuestions(
+            RequestBatches(self._ask, lambda each: each.topic_partition, lambda each: each.leader_epoch, self._tasks)
+        )
+        self._states: _SharedQuestions[TopicPartition, PartitionImage | None] = _SharedQuestions(
+            RequestBatches(self._read, lambda each: each, lambda each: each, self._tasks)
         )
 
     async def aclose(self) -> None:
-        """End the requests under way; those who wait for them are cancelled."""
+        """End the requests under way. Those who wait for them are cancelled: the listeners have been closed before."""
         await self._tasks.cancel()
 
     async def check(self, topic_partition: TopicPartition) -> None:
-        """Return once no other replica can have led the partition when this was called.
+        """Return once no other replica can have been elected cleanly when this was called.
 
-        Every replica that a newer leader could be elected from answers that it knows no newer leader epoch. One that
-        does not answer is asked again, until it is in the ISR no longer.
+        Every replica that a newer leader could be elected from answers that it knows no newer leader epoch, or the
+        metadata store has the epoch of this leader. A replica that does not answer is asked again, until it is in the
+        ISR no longer.
 
         Raises:
             KafkaError: not_leader_or_follower, request_timed_out, or the error of a replica that cannot be used.
         """
-        leader_epoch = self._partition(topic_partition).leader_epoch
-        question = _Question(topic_partition, leader_epoch)
-        asked: set[int] = set()
+        question = _Question(topic_partition, self._partition(topic_partition).leader_epoch)
+        confirmed: set[int] = set()
+        asked: dict[int, asyncio.Future[ErrorCode]] = {}
         try:
             async with asyncio.timeout(LIMIT_S):
-                while missing := self._candidates(topic_partition, leader_epoch) - asked:
-                    answers = [self._batches.ask(each, question) for each in missing]
-                    await asyncio.wait(answers)
-                    for each, answer in zip(missing, answers, strict=True):
+                while missing := self._candidates(question) - confirmed:
+                    for each in missing - asked.keys():
+                        asked[each] = self._replicas.ask(each, question)
+                    await asyncio.wait([asked[each] for each in missing], timeout=RETRY_S)
+                    for each in [each for each in missing if asked[each].done()]:
+                        answer = asked.pop(each)
                         if answer.exception() is None and self._knows_no_newer(each, question, answer.result()):
-                            asked.add(each)
-                    if not missing <= asked:
+                            confirmed.add(each)
+                    if not missing <= confirmed:
+                        if await self._is_stored(question):
+                            return
                         await asyncio.sleep(RETRY_S)
         except TimeoutError:
             raise KafkaError(
                 ErrorCode.request_timed_out, f"other replicas of {topic_partition} have not confirmed its leader"
             ) from None
 
-    def _candidates(self, topic_partition: TopicPartition, leader_epoch: int) -> Set[int]:
+    def _candidates(self, question: _Question) -> Set[int]:
         """The other replicas of which one may be elected: of the maximal ISR, and eligible leaders (KIP-966)."""
-        partition = self._partition(topic_partition)
-        partition.check_leader(leader_epoch)
-        topic = self._image().topic(topic_partition.topic)
-        known = () if topic is None else topic.partitions[topic_partition.partition].elr
-        return partition.maximal_isr.union(known) - {self._broker_id}
+        topic, index = question.topic_partition
+        partition = self._partition(question.topic_partition)
+        partition.check_leader(question.leader_epoch)
+        known = self._image().topic(topic)
+        eligible = () if known is None else known.partitions[index].elr
+        return partition.maximal_isr.union(eligible) - {self._broker_id}
 
     def _knows_no_newer(self, broker_id: int, question: _Question, code: ErrorCode) -> bool:
         """Whether an answer confirms the leader.
@@ -117,6 +155,7 @@ class LeadershipChecks:
         return code in _KNOWS_NO_NEWER
 
     async def _ask(self, broker_id: int, questions: list[_Question]) -> list[ErrorCode]:
+        self._replicas.sent(broker_id, questions)
         request = offset_for_leader_epoch_request(
             self._broker_id, {each.topic_partition: (each.leader_epoch, each.leader_epoch) for each in questions}
         )
@@ -128,3 +167,33 @@ class LeadershipChecks:
         unanswered = int(ErrorCode.unknown_server_error)
         codes = {key: end.error_code for key, end in ends.items()}
         return [ErrorCode(codes.get(each.topic_partition, unanswered)) for each in questions]
+
+    # -- the metadata store
+
+    async def _is_stored(self, question: _Question) -> bool:
+        """Whether the store has this leader in this epoch; False if it does not answer soon.
+
+        Raises:
+            KafkaError: not_leader_or_follower: another leader was elected.
+        """
+        answer = self._states.ask(_STORE, question.topic_partition)
+        await asyncio.wait([answer], timeout=RETRY_S)
+        if not answer.done() or answer.exception() is not None or (state := answer.result()) is None:
+            return False
+        if (state.leader, state.leader_epoch) != (self._broker_id, question.leader_epoch):
+            raise KafkaError(
+                ErrorCode.not_leader_or_follower, f"{question.topic_partition} is led by broker {state.leader}"
+            )
+        return True
+
+    async def _read(self, _: int, wanted: list[TopicPartition]) -> list[PartitionImage | None]:
+        """Read the states as they are now, not as this server of the store has them; MetadataStoreError."""
+        self._states.sent(_STORE, wanted)
+        await self._store.sync()
+        paths = [chunk_path(topic, index // CHUNK_PARTITIONS) for topic, index in wanted]
+        found: list[PartitionImage | None] = []
+        for key, path, node in zip(wanted, paths, await self._store.get_many(paths), strict=True):
+            states = () if node is None else decode_chunk(path, node.data)
+            place = key.partition % CHUNK_PARTITIONS
+            found.append(states[place] if place < len(states) else None)
+        return found

@@ -14,6 +14,7 @@ from headwater.logtier.handlers.loop_time import LoopTime
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.quota.client_quotas import ClientQuotas, MutationQuota
 from headwater.logtier.replication.fetch_session import FetchSessionCache
 from headwater.logtier.replication.partition_reads import FetchPartition
@@ -135,6 +136,7 @@ class RequestContext:
         is_slice: Whether the request is a slice of a long one: the response must be a tree, to be joined.
         denials: Denials so far; None for none.
         answer_errors: Error codes of a response that the handler encodes itself; None for none.
+        checked_leaderships: The leaderships that were checked for the request, with the error of each; None for none.
     """
 
     reader: Connection | None = None
@@ -145,6 +147,7 @@ class RequestContext:
     is_slice: bool = False
     denials: set[tuple[AclOperation, ResourceType, str]] | None = None
     answer_errors: list[int] | None = None
+    checked_leaderships: dict[TopicPartition, KafkaError | None] | None = None
 
     def __init__(
         self,

@@ -228,27 +228,37 @@ class LogManager:
         topic_id = self._topic_ids.get(topic_partition.topic)
         directory_id = self._replica_directories.get(topic_partition)
         chosen = choose_copy(self.disk, opened, found, topic_id, directory_id)
-        if chosen is None and any(each.directory_id == directory_id for each in self.directories):
-            chosen = opened  # until the log of that folder is found
+        if chosen is None and self._has_log_in(directory_id, topic_partition):
+            chosen = opened  # until that one is found
         if chosen is None:
             raise LogDirError(
                 f"log folder {directory.path}: {topic_partition} is also in {known_directory.path}; move one of them "
                 "away"
             )
         _logger.warning("%s has two folders; the log is %s", topic_partition, chosen.path)
-        is_kept = is_to_keep(self.disk, found if chosen is opened else opened, chosen)
+        is_kept = is_to_keep(self.disk, found if chosen is opened else opened, chosen, directory_id)
         if chosen is opened:
             if is_kept:
-                self.disk.rename(path, f"{directory.path}/{stray_folder_name(topic_partition, self.prng)}")
+                stray_path = f"{directory.path}/{stray_folder_name(topic_partition, self.prng)}"
+                self.disk.rename(path, stray_path)
+                _logger.warning("the other one is kept as %s; remove it if it is not needed", stray_path)
             else:
                 self._move_away(topic_partition, path)
             return False
         if is_kept:
-            self.set_aside(topic_partition)
+            stray_path = self.set_aside(topic_partition)
+            _logger.warning("the other one is kept as %s; remove it if it is not needed", stray_path)
         else:
             self.delete(topic_partition)
         self._folder_work.wait()
         return True
+
+    def _has_log_in(self, directory_id: str | None, topic_partition: TopicPartition) -> bool:
+        """Whether the folder with an id is online and has a log of a partition."""
+        return any(
+            each.is_online and each.directory_id == directory_id and self.disk.exists(f"{each.path}/{topic_partition}")
+            for each in self.directories
+        )
 
     def _adopt_futures(self, futures: Sequence[FutureFolder]) -> None:
         all_online = all(directory.is_online for directory in self.directories)

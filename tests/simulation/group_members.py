@@ -114,7 +114,10 @@ class GroupMember(Worker):
         code = int(answer.error_code)
         if code:
             return code
-        found = int(answer.topics[0].partitions[0].committed_offset)
+        [partition] = answer.topics[0].partitions
+        if int(partition.error_code) == ErrorCode.unstable_offset_commit:
+            return 0  # nobody confirms the coordinator yet
+        found = int(partition.committed_offset)
         if losses != self.history.group_losses:
             return 0
         if not known <= found <= commits.attempted and not self.history.has_lost:

@@ -4,22 +4,23 @@ In a cluster the other replicas confirm first that this broker still coordinates
 older than a committed one is to process records twice, in transactions as well.
 """
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.groups.confirmed_offsets import check_coordinators, coordinator_error
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.operations import AclOperation, ResourceType
-from headwater.logtier.state_topic.log import WRITE_ERRORS
 
 API_KEY = 9
 VERSIONS = (1, 9)
 
 #: Earlier versions report an error of the group for each partition.
 _GROUP_ERROR_FROM = 2
+#: The error of a partition whose offset is about to change (KIP-447).
+_UNSTABLE_FROM = 7
 #: Several groups in one request (KIP-709).
 _SEVERAL_GROUPS_FROM = 8
 
@@ -29,52 +30,26 @@ _NOTHING_COMMITTED = CommittedOffset(offset=-1)
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Answer for each group separately."""
     if context.api_version >= _SEVERAL_GROUPS_FROM:
-        refused = await _unconfirmed([each.group_id for each in request.groups], context)
-        return {
-            "groups": [_group(each.group_id, each.topics, context, request, refused, each) for each in request.groups]
-        }
-    refused = await _unconfirmed([request.group_id], context)
-    answer = _group(request.group_id, request.topics, context, request, refused)
+        await check_coordinators([each.group_id for each in request.groups], context)
+        return {"groups": [_group(each.group_id, each.topics, context, request, each) for each in request.groups]}
+    await check_coordinators([request.group_id], context)
+    answer = _group(request.group_id, request.topics, context, request)
     del answer["group_id"]
     if context.api_version < _GROUP_ERROR_FROM:
         del answer["error_code"]
     return answer
 
 
-async def _unconfirmed(group_ids: Iterable[str], context: RequestContext) -> Mapping[TopicPartition, KafkaError]:
-    """Return the errors of those partitions of the groups that another broker may lead."""
-    checks = context.services.leadership_checks
-    if checks is None:
-        return {}
-    partitions: dict[TopicPartition, None] = {}
-    for group_id in group_ids:
-        try:
-            partitions[context.services.groups.loaded_partition(group_id)] = None
-        except KafkaError:
-            continue  # `committed` raises it again
-    errors = await asyncio.gather(*map(checks.check, partitions), return_exceptions=True)
-    refused = {}
-    for key, error in zip(partitions, errors, strict=True):
-        if isinstance(error, KafkaError):
-            refused[key] = KafkaError(WRITE_ERRORS.get(error.code, ErrorCode.coordinator_not_available), error.message)
-        elif error is not None:
-            raise error
-    return refused
-
-
 def _group(
-    group_id: str,
-    topics: Iterable[Any] | None,
-    context: RequestContext,
-    request: Any,
-    refused: Mapping[TopicPartition, KafkaError],
-    asked: Any = None,
+    group_id: str, topics: Iterable[Any] | None, context: RequestContext, request: Any, asked: Any = None
 ) -> dict[str, Any]:
     try:
         if not context.is_authorized(AclOperation.describe, ResourceType.group, group_id):
             raise KafkaError(ErrorCode.group_authorization_failed)
-        if refused and (error := refused.get(context.services.groups.loaded_partition(group_id))):
-            raise error
+        if coordinator_error(group_id, context) is not None:
+            if context.api_version >= _UNSTABLE_FROM and topics is not None:
+                return _unstable(group_id, topics)
+            raise KafkaError(ErrorCode.not_coordinator)
         offsets = context.services.groups.committed(
             group_id, member_id=getattr(asked, "member_id", None), member_epoch=getattr(asked, "member_epoch", -1)
         )
@@ -95,6 +70,26 @@ def _group(
     if getattr(request, "require_stable", False):
         _hide_unstable(group_id, found, context)
     return {"group_id": group_id, "topics": found, "error_code": ErrorCode.none}
+
+
+def _unstable(group_id: str, topics: Iterable[Any]) -> dict[str, Any]:
+    """The answer for which all consumers ask again.
+
+    After an error of the group librdkafka never fetches the partitions (its issue 5586), and Java's consumers before
+    3.9 end if it is COORDINATOR_NOT_AVAILABLE (KAFKA-17279). A coordinator that learns that it is none tells the
+    members with their next heartbeats.
+    """
+    answers = [
+        {
+            "name": topic.name,
+            "partitions": [
+                _partition(index, _NOTHING_COMMITTED, ErrorCode.unstable_offset_commit)
+                for index in topic.partition_indexes
+            ],
+        }
+        for topic in topics
+    ]
+    return {"group_id": group_id, "topics": answers, "error_code": ErrorCode.none}
 
 
 def _hide_unstable(group_id: str, topics: Iterable[dict[str, Any]], context: RequestContext) -> None:

@@ -235,7 +235,7 @@ def _takes_changes(context: RequestContext) -> int:
     if image.controller_id in image.brokers:
         return image.controller_id
     own_id = context.services.metadata.config.node_id
-    return own_id if own_id in image.brokers else image.controller_id
+    return own_id if own_id in image.brokers else next(iter(image.brokers), image.controller_id)
 
 
 def _missing(asked: str | UUID, refused: dict[str | UUID, KafkaError]) -> dict[str, Any]:

@@ -105,13 +105,18 @@ def has_records(disk: Disk, path: str) -> bool:
     return any(entry.size_bytes for entry in disk.listdir(path) if entry.name.endswith(".log"))
 
 
-def is_to_keep(disk: Disk, other: Copy, chosen: Copy) -> bool:
-    """Whether the folder that is not the log may be needed: another topic's, or with records that nobody copied."""
+def is_to_keep(disk: Disk, other: Copy, chosen: Copy, directory_id: str | None) -> bool:
+    """Whether the folder that is not the log may be needed: another topic's, or with records that nobody copied.
+
+    A marker that was left behind by an old move speaks of another log than the one that the metadata name since: that
+    one is kept, too, as is the former log of a move that was not reported yet.
+    """
     if are_of_two_topics(other, chosen):
         return True
     replaces = read_marker(disk, chosen.path)
     is_copied = replaces is not None and replaces.directory_id == other.directory.directory_id
-    return not is_copied and has_records(disk, other.path)
+    is_named = other.directory.directory_id == directory_id
+    return (is_named or not is_copied) and has_records(disk, other.path)
 
 
 def are_of_two_topics(first: Copy, second: Copy) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,8 @@ from headwater.logtier.client.connection import Request
 from headwater.logtier.client.errors import BrokerConnectionError
 from headwater.logtier.cluster.leadership_checks import LIMIT_S, RETRY_S, LeadershipChecks
 from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.store import StoreUnavailableError
+from headwater.logtier.metadata.topic_nodes import chunk_path, encode_chunk
 from headwater.logtier.peers.peers import Purpose
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -27,20 +29,26 @@ FOLLOWS, OLDER = ErrorCode.not_leader_or_follower, ErrorCode.unknown_leader_epoc
 NEWER, MISSING = ErrorCode.fenced_leader_epoch, ErrorCode.unknown_topic_or_partition
 
 
+def log_of_nothing() -> Any:
+    config = SimpleNamespace(min_insync_replicas=2)
+    return SimpleNamespace(log_start_offset=0, log_end_offset=0, config=config, truncations=0)
+
+
 class World:
     """Broker 1, which leads both partitions in epoch 5, and the answers of the others."""
 
     def __init__(self) -> None:
-        log: Any = SimpleNamespace(
-            log_start_offset=0, log_end_offset=0, config=SimpleNamespace(min_insync_replicas=2), truncations=0
-        )
-        self.partitions = {key: Partition(key, 1, log, lag_ms_max=10_000) for key in (KEY, OTHER)}
+        self.partitions = {key: Partition(key, 1, log_of_nothing(), lag_ms_max=10_000) for key in (KEY, OTHER)}
         self.image = MetadataImage().apply(topic_changes("t", UUID(int=1), [(1, 2, 3, 4)] * 2))
         self.store(isr=(1, 2, 3))
         self.answers: dict[int, list[ErrorCode | Exception]] = {}
         self.asked: list[tuple[int, set[TopicPartition]]] = []
+        self.hung: set[int] = set()
+        self.stored: MetadataImage | None = None  # it cannot be reached
+        self.reads = 0
         peers: Any = self
-        self.checks = LeadershipChecks(1, peers, self.partition, lambda: self.image)
+        store: Any = self
+        self.checks = LeadershipChecks(1, peers, store, self.partition, lambda: self.image)
 
     def store(self, *, isr: tuple[int, ...], elr: tuple[int, ...] = (), leader: int = 1, epoch: int = 5) -> None:
         """The metadata have another state of the partitions."""
@@ -53,6 +61,17 @@ class World:
         for partition in self.partitions.values():
             partition.leadership(state, {1: 1, 2: 1, 3: 1, 4: 1}, 0)
 
+    async def sync(self) -> None:
+        self.reads += 1
+        await asyncio.sleep(0.001)
+        if self.stored is None:
+            raise StoreUnavailableError("/", "away")
+
+    async def get_many(self, paths: Sequence[str]) -> list[Any]:
+        assert self.stored is not None
+        chunks = {chunk_path("t", 0): encode_chunk(self.stored.topics["t"].partitions)}
+        return [SimpleNamespace(data=chunks[path]) for path in paths]
+
     def partition(self, key: TopicPartition) -> Partition[Any]:
         return self.partitions[key]
 
@@ -63,7 +82,7 @@ class World:
         assert timeout_ms > 0
         keys = {key for key in (KEY, OTHER) if _asks_for(request, key)}
         self.asked.append((broker_id, keys))
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(1_000 if broker_id in self.hung else 0.001)
         answers = self.answers.get(broker_id, [])
         answer = answers.pop(0) if len(answers) > 1 else (answers or [FOLLOWS])[0]
         if isinstance(answer, Exception):
@@ -145,6 +164,49 @@ def test_one_that_is_away_is_needed_until_it_has_left_the_isr() -> None:
         assert not check.done()
         world.store(isr=(1, 2))
         await check
+
+    checking(scenario)
+
+
+def test_one_that_hangs_is_not_needed_when_it_has_left_the_isr() -> None:
+    async def scenario(world: World) -> None:
+        world.hung = {3}
+        checks = [asyncio.ensure_future(world.checks.check(KEY)) for _ in range(2_000)]
+        await asyncio.sleep(RETRY_S)
+        world.store(isr=(1, 2))
+        await asyncio.wait_for(asyncio.gather(*checks, world.checks.check(KEY)), 1.0)
+
+    assert len(checking(scenario).asked) < 10, "they share their questions"
+
+
+def test_a_member_that_was_proposed_for_the_isr_is_asked_too() -> None:
+    async def scenario(world: World) -> None:
+        world.store(isr=(1, 2))
+        for broker_id in (2, 3):
+            world.partitions[KEY].fetched(broker_id, fetch_offset=0, log_start_offset=0, broker_epoch=1, now_ms=1)
+        assert world.partitions[KEY].maximal_isr == {1, 2, 3}
+        await world.checks.check(KEY)
+
+    assert sorted(checking(scenario).asked) == [(2, {KEY}), (3, {KEY})]
+
+
+def test_while_one_is_away_the_metadata_store_confirms() -> None:
+    async def scenario(world: World) -> None:
+        world.answers = {3: [BrokerConnectionError("away")]}
+        world.stored = world.image
+        await asyncio.gather(*(world.checks.check(KEY) for _ in range(100)))
+
+    assert checking(scenario).reads == 1
+
+
+def test_while_one_is_away_the_metadata_store_names_another_leader() -> None:
+    async def scenario(world: World) -> None:
+        world.answers = {3: [BrokerConnectionError("away")]}
+        known, before = world.image, world.partitions
+        world.partitions = {key: Partition(key, 1, log_of_nothing(), lag_ms_max=1) for key in before}
+        world.store(isr=(2, 3), leader=2, epoch=6)
+        world.stored, world.image, world.partitions = world.image, known, before
+        assert await code_of(world.checks.check(KEY)) is FOLLOWS
 
     checking(scenario)
 

@@ -16,6 +16,7 @@ from kio.index import load_request_schema
 
 from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.groups.confirmed_offsets import check_coordinators, coordinator_error
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -275,17 +276,12 @@ def test_a_commit_is_fetched_back_with_metadata_and_epoch(make_world: MakeWorld)
     in_world(make_world, scenario)
 
 
-@pytest.mark.parametrize("version", [5, 9])
-@pytest.mark.parametrize(
-    ("refusal", "told"),
-    [
-        (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
-        (ErrorCode.request_timed_out, ErrorCode.coordinator_not_available),
-    ],
-)
+@pytest.mark.parametrize("version", range(1, 10))
+@pytest.mark.parametrize("refusal", [ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out])
 def test_offsets_of_a_coordinator_that_nobody_confirms_are_not_told(
-    make_world: MakeWorld, version: int, refusal: ErrorCode, told: ErrorCode
+    make_world: MakeWorld, version: int, refusal: ErrorCode
 ) -> None:
+    """Consumers ask again for an unstable offset, and not after every other error."""
     checked: list[TopicPartition] = []
 
     async def check(key: TopicPartition) -> None:
@@ -294,12 +290,47 @@ def test_offsets_of_a_coordinator_that_nobody_confirms_are_not_told(
 
     async def scenario(world: Any) -> None:
         assert codes(await call(world, "offset_commit", 9, commit_request(partition(0)))) == [ErrorCode.none]
-        group = some(group_id="g", topics=None)
+        topics = (some(name="t", partition_indexes=(0,)),)
+        group = some(group_id="g", topics=topics)
         request = group if version < 8 else some(groups=(group, group))
         answer = await call(world, "offset_fetch", version, request, checks=some(check=check))
         for each in answer.get("groups", [answer]):
-            assert (each["error_code"], each["topics"]) == (told, [])
+            [told] = [part for topic in each["topics"] for part in topic["partitions"]] or [{"error_code": None}]
+            if version == 1:
+                assert told["error_code"] is ErrorCode.not_coordinator
+            elif version < 7:
+                assert each["error_code"] is ErrorCode.not_coordinator
+            else:
+                assert each["error_code"] is ErrorCode.none
+                assert told["error_code"] is ErrorCode.unstable_offset_commit
         assert len(checked) == 1, "once for groups of one partition"
+        if version > 1:
+            all_of_them = some(group_id="g", topics=None)
+            request = all_of_them if version < 8 else some(groups=(all_of_them,))
+            answer = await call(world, "offset_fetch", version, request, checks=some(check=check))
+            [each] = answer.get("groups", [answer])
+            assert each["error_code"] is ErrorCode.not_coordinator
+
+    in_world(make_world, scenario)
+
+
+def test_slices_of_a_long_request_check_the_coordinator_once(make_world: MakeWorld) -> None:
+    checked: list[TopicPartition] = []
+
+    async def check(key: TopicPartition) -> None:
+        checked.append(key)
+
+    async def scenario(world: Any) -> None:
+        services = some(groups=world.groups, authorizer=None, leadership_checks=some(check=check))
+        context = RequestContext(services, 9, 9, 1, "client", "10.0.0.1", "User:ANONYMOUS")
+        for _ in range(3):
+            await check_coordinators(["g", "h"], context)
+        assert sorted(checked) == sorted({await of(world, "g"), await of(world, "h")})
+        assert coordinator_error("g", context) is None
+
+    async def of(world: Any, group: str) -> TopicPartition:
+        found: TopicPartition = await world.groups.offsets_partition(group)
+        return found
 
     in_world(make_world, scenario)
 

@@ -496,6 +496,37 @@ def test_of_three_logs_of_a_replica_the_one_that_the_metadata_name_is_opened(
     assert partition in again.in_folder(folders[named])
 
 
+def test_a_marker_that_an_old_move_has_left_does_not_cost_the_log_that_the_metadata_name(
+    start: Start, folders: list[str]
+) -> None:
+    node = start()
+    node.create(partitions=3)
+    [partition] = node.in_folder(folders[0])
+    for _ in range(3):
+        node.append(partition)
+    node.report(partition)
+    former = node.logs.directory_of(TopicPartition("flights", partition)).directory_id
+    shutil.copytree(f"{folders[0]}/flights-{partition}", f"{folders[1]}/flights-{partition}")
+    Path(folders[1], f"flights-{partition}", "replaces").write_text(f"{former} 0\n")
+    again = start(node)
+    assert partition in again.in_folder(folders[1]), "a move may not have been reported yet"
+    [kept] = Path(folders[0]).glob(f"flights-{partition}.*-stray")
+    assert (kept / f"{0:020}.log").stat().st_size
+
+
+def test_of_two_logs_none_is_chosen_while_that_of_the_named_folder_is_away(start: Start, folders: list[str]) -> None:
+    node = start()
+    node.create(partitions=3)
+    [partition] = node.in_folder(folders[2])
+    node.append(partition)
+    node.report(partition)
+    for folder in folders[:2]:
+        shutil.copytree(f"{folders[2]}/flights-{partition}", f"{folder}/flights-{partition}")
+    os.rename(folders[2], folders[2] + ".away")
+    with pytest.raises(LogDirError, match="is also in"):
+        start(node)
+
+
 def test_a_new_folder_that_cannot_be_used_takes_nothing_away_and_may_be_mended(
     start: Start, folders: list[str]
 ) -> None:
