@@ -365,6 +365,10 @@ class ClientConnection:
         if not self._serving:  # it had to wait before that, and others may have come
             asyncio.get_running_loop().call_soon(self._serve)
 
+    def earlier_answers(self) -> list[asyncio.Future[Response]]:
+        """Return the answers of earlier requests that are not there yet, while a request is being dispatched."""
+        return self._answers.awaited()
+
     def mute(self, wait_ms: int) -> None:
         """Serve no request after those dispatched for `wait_ms` (KIP-219)."""
         loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ import random
 import struct
 import uuid
 from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
 from headwater.logtier.network.pending_answers import Response
 from headwater.logtier.network.server import ClientConnection
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.quota.client_quotas import ClientQuotas
 from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.records.compression import ZSTD
@@ -44,6 +47,7 @@ class Leader(Client):
         replicas = ReplicaManager(1, lambda _: topic_config, logs, SystemClock(), loop.call_later)
         image = MetadataImage().apply(topic_changes(TOPIC.decode(), uuid.UUID(int=5), [(1, 2)]))
         replicas.apply(metadata_delta(MetadataImage(), image))
+        self.image = image
         metadata, absent = MetadataCache(broker_config), None
         metadata.publish(image)
         others: Any = absent
@@ -56,6 +60,30 @@ class Leader(Client):
     def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         self.served.append(len(self.served))
         return self.dispatcher.dispatch(frame, connection)
+
+    def lose_leadership(self) -> None:
+        """The other replica leads."""
+        topic = self.image.topics[TOPIC.decode()]
+        state = replace(topic.partitions[0], leader=2, leader_epoch=1, partition_epoch=1)
+        moved = replace(self.image, topics={topic.name: replace(topic, partitions=(state,))})
+        self.services.replica_manager.apply(metadata_delta(self.image, moved))
+
+    def follow(self) -> None:
+        """The other replica fetches all records."""
+        replicas, key = self.services.replica_manager, TopicPartition(TOPIC.decode(), 0)
+        end = replicas.partition(key).log.log_end_offset
+        replicas.partition_replication.follower_fetched(key, 2, fetch_offset=end, log_start_offset=0, broker_epoch=-1)
+
+    def codes(self) -> list[ErrorCode]:
+        """The codes of the answers that were sent so far."""
+        answers, codes = b"".join(self.written), []
+        while answers:
+            (size,) = struct.unpack_from(">i", answers)
+            # Correlation id, number of topics, the name, number of partitions, index, and the code.
+            (code,) = struct.unpack_from(">h", answers, 4 + 4 + 4 + 2 + len(TOPIC) + 4 + 4)
+            codes.append(ErrorCode(code))
+            answers = answers[4 + size :]
+        return codes
 
     def produce(self, count: int, batch: bytes = BATCH) -> None:
         for number in range(count):
@@ -95,6 +123,78 @@ def test_records_that_were_recompressed_are_not_kept_by_the_wait(tmp_path: Path)
         gc.collect()
         kept = [each for each in gc.get_objects() if type(each).__name__ == "ProduceRequest"]
         assert kept == []
+        leader.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def sequenced(sequence: int) -> bytes:
+    """A batch of an idempotent producer."""
+    return build_batch([Record(None, b"x", 1_000)], producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
+def test_what_is_out_of_order_is_refused_when_the_requests_before_it_are_answered(tmp_path: Path) -> None:
+    """The leader moves meanwhile, and every request is refused for that, as by a broker that serves one at a time.
+
+    librdkafka sends a record again in a new epoch, and doubles it, if a later one is out of order and the record itself
+    may be in the log (found by `make faults`, where a disk was full).
+    """
+
+    async def main() -> None:
+        leader = Leader(tmp_path)
+        leader.produce(1, sequenced(0))
+        leader.produce(1, sequenced(2))  # one between them was refused
+        leader.produce(1, sequenced(3))
+        await asyncio.sleep(0.01)
+        assert leader.codes() == []
+        leader.lose_leadership()
+        await asyncio.sleep(0.01)
+        assert leader.codes() == [ErrorCode.not_leader_or_follower] * 3
+        leader.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_what_is_still_out_of_order_then_is_refused_as_such(tmp_path: Path) -> None:
+    async def main() -> None:
+        leader = Leader(tmp_path)
+        leader.produce(1, sequenced(0))
+        leader.produce(1, sequenced(2))
+        await asyncio.sleep(0.01)
+        leader.follow()
+        await asyncio.sleep(0.01)
+        assert leader.codes() == [ErrorCode.none, ErrorCode.out_of_order_sequence_number]
+        # The first one that comes is not behind others.
+        leader.produce(1, sequenced(4))
+        assert leader.codes()[2:] == [ErrorCode.out_of_order_sequence_number]
+        leader.produce(1, sequenced(1))
+        await asyncio.sleep(0)
+        leader.follow()
+        await asyncio.sleep(0.01)
+        assert leader.codes()[3:] == [ErrorCode.none]
+        leader.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_what_another_connection_has_filled_in_meanwhile_is_appended(tmp_path: Path) -> None:
+    async def main() -> None:
+        leader = Leader(tmp_path)
+        leader.produce(1, sequenced(0))
+        leader.produce(1, sequenced(2))
+        await asyncio.sleep(0.01)
+        key = TopicPartition(TOPIC.decode(), 0)
+        leader.services.replica_manager.append(key, sequenced(1), acks=1)
+        leader.follow()
+        await asyncio.sleep(0.01)
+        assert leader.codes() == [ErrorCode.none], "the second one waits for its follower now"
+        leader.follow()
+        await asyncio.sleep(0.01)
+        assert leader.codes() == [ErrorCode.none] * 2
+        assert leader.services.replica_manager.partition(key).log.log_end_offset == 3
         leader.close()
         await asyncio.sleep(0)
 

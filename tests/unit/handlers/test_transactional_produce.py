@@ -459,6 +459,9 @@ class Telling:
 
     def carried_out(self) -> None: ...
 
+    def earlier_answers(self) -> list[asyncio.Future[Any]]:
+        return []
+
     def logs_refusal(self, _: str) -> bool:
         self.refusals += 1
         return self.refusals <= self.lines
