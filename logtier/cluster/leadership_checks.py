@@ -16,7 +16,7 @@ from headwater.logtier.client.errors import ClientError
 from headwater.logtier.cluster.request_batches import RequestBatches
 from headwater.logtier.log.log import Log
 from headwater.logtier.metadata.image import MetadataImage
-from headwater.logtier.metadata.store import MetadataStore
+from headwater.logtier.metadata.store import MetadataStore, MetadataStoreError
 from headwater.logtier.metadata.topic_nodes import CHUNK_PARTITIONS, PartitionImage, chunk_path, decode_chunk
 from headwater.logtier.peers.leader_requests import offset_for_leader_epoch_request
 from headwater.logtier.peers.peers import Peers, Purpose
@@ -113,6 +113,7 @@ class LeadershipChecks:
         question = _Question(topic_partition, self._partition(topic_partition).leader_epoch)
         confirmed: set[int] = set()
         asked: dict[int, asyncio.Future[ErrorCode]] = {}
+        stored: asyncio.Future[PartitionImage | None] | None = None
         try:
             async with asyncio.timeout(LIMIT_S):
                 while missing := self._candidates(question) - confirmed:
@@ -120,12 +121,16 @@ class LeadershipChecks:
                         asked[each] = self._replicas.ask(each, question)
                     await asyncio.wait([asked[each] for each in missing], timeout=RETRY_S)
                     for each in [each for each in missing if asked[each].done()]:
-                        answer = asked.pop(each)
-                        if answer.exception() is None and self._knows_no_newer(each, question, answer.result()):
+                        if self._knows_no_newer(each, question, _result(asked.pop(each))):
                             confirmed.add(each)
                     if not missing <= confirmed:
-                        if await self._is_stored(question):
-                            return
+                        if stored is None:
+                            stored = self._states.ask(_STORE, topic_partition)
+                        await asyncio.wait([stored], timeout=RETRY_S)
+                        if stored.done():
+                            if self._is_stored(question, _result(stored)):
+                                return
+                            stored = None
                         await asyncio.sleep(RETRY_S)
         except TimeoutError:
             raise KafkaError(
@@ -141,7 +146,7 @@ class LeadershipChecks:
         eligible = () if known is None else known.partitions[index].elr
         return partition.maximal_isr.union(eligible) - {self._broker_id}
 
-    def _knows_no_newer(self, broker_id: int, question: _Question, code: ErrorCode) -> bool:
+    def _knows_no_newer(self, broker_id: int, question: _Question, code: ErrorCode | None) -> bool:
         """Whether an answer confirms the leader.
 
         Raises:
@@ -170,15 +175,13 @@ class LeadershipChecks:
 
     # -- the metadata store
 
-    async def _is_stored(self, question: _Question) -> bool:
-        """Whether the store has this leader in this epoch; False if it does not answer soon.
+    def _is_stored(self, question: _Question, state: PartitionImage | None) -> bool:
+        """Whether the store has this leader in this epoch.
 
         Raises:
             KafkaError: not_leader_or_follower: another leader was elected.
         """
-        answer = self._states.ask(_STORE, question.topic_partition)
-        await asyncio.wait([answer], timeout=RETRY_S)
-        if not answer.done() or answer.exception() is not None or (state := answer.result()) is None:
+        if state is None:
             return False
         if (state.leader, state.leader_epoch) != (self._broker_id, question.leader_epoch):
             raise KafkaError(
@@ -197,3 +200,19 @@ class LeadershipChecks:
             place = key.partition % CHUNK_PARTITIONS
             found.append(states[place] if place < len(states) else None)
         return found
+
+
+def _result(answer: asyncio.Future[_Answer]) -> _Answer | None:
+    """Return an answer that is there; None for an error.
+
+    Raises:
+        KafkaError: not_leader_or_follower: the broker stops.
+    """
+    if answer.cancelled():
+        raise KafkaError(ErrorCode.not_leader_or_follower, "this broker stops")
+    error = answer.exception()
+    if error is None:
+        return answer.result()
+    if not isinstance(error, MetadataStoreError):
+        log.warning("a leadership is not confirmed: %s", error)
+    return None

@@ -1,11 +1,10 @@
 """The context of a request for its handler."""
 
-import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.metadata_changes import MetadataChanges
@@ -114,13 +113,16 @@ class Services:
 
 
 class Connection(Reader, Protocol):
-    """The connection of a request."""
+    """The connection of a request.
+
+    Attributes:
+        has_unanswered: Whether earlier requests were not answered yet when this one was dispatched.
+    """
+
+    has_unanswered: bool
 
     def carried_out(self) -> None:
         """Note that a Produce request has been carried out and only its answer is awaited: others may follow."""
-
-    def earlier_answers(self) -> Sequence[asyncio.Future[Any]]:
-        """Return the answers of earlier requests that are not there yet, while a request is being dispatched."""
 
     def logs_refusal(self, host: str) -> bool:
         """Count a rejected request of a host; return whether to log it."""

@@ -40,10 +40,6 @@ class PendingAnswers:
         """Whether one more request may be carried out before the earlier ones are answered."""
         return len(self._answers) < OVERLAPPING_MAX and self._frame_bytes < OVERLAPPING_BYTES_MAX
 
-    def awaited(self) -> "list[asyncio.Future[Response]]":
-        """Return the answers that are not there yet."""
-        return [each for _, each in self._answers if isinstance(each, asyncio.Future) and not each.done()]
-
     def add(self, answer: "asyncio.Future[Response] | Response", frame_bytes: int) -> None:
         """Add the answer of a request whose frame has so many bytes."""
         self._answers.append((frame_bytes, answer))

@@ -259,6 +259,8 @@ class ClientConnection:
         self._answers = PendingAnswers()
         #: Whether the request last dispatched, a Produce, has been carried out and only its answer is awaited.
         self._is_carried_out = False
+        #: Whether earlier requests were not answered yet when the last one was dispatched.
+        self.has_unanswered = False
         self._serving = False
         #: Timer that ends muting of the client.
         self._unmuting: asyncio.TimerHandle | None = None
@@ -365,10 +367,6 @@ class ClientConnection:
         if not self._serving:  # it had to wait before that, and others may have come
             asyncio.get_running_loop().call_soon(self._serve)
 
-    def earlier_answers(self) -> list[asyncio.Future[Response]]:
-        """Return the answers of earlier requests that are not there yet, while a request is being dispatched."""
-        return self._answers.awaited()
-
     def mute(self, wait_ms: int) -> None:
         """Serve no request after those dispatched for `wait_ms` (KIP-219)."""
         loop = asyncio.get_running_loop()
@@ -436,6 +434,7 @@ class ClientConnection:
                 if self._kept is not None:
                     self.release_request_memory()
                 self._is_carried_out = False
+                self.has_unanswered = bool(self._answers)
                 size = len(frame)
                 try:
                     response = self._dispatch(frame, self)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
@@ -37,11 +37,15 @@ async def check_coordinators(group_ids: Iterable[str], context: RequestContext) 
 
 
 def coordinator_error(group_id: str, context: RequestContext) -> KafkaError | None:
-    """Return why the offsets of a group may not be answered, None if they may.
+    """Return why the offsets of a group may not be answered, None if they may; `check_coordinators` has been called.
 
     Raises:
         KafkaError: This broker does not coordinate the group, or is loading it.
     """
-    if not context.checked_leaderships:
+    if context.services.leadership_checks is None:
         return None
-    return context.checked_leaderships.get(context.services.groups.loaded_partition(group_id))
+    key = context.services.groups.loaded_partition(group_id)
+    checked = context.checked_leaderships
+    if checked is None or key not in checked:
+        return KafkaError(ErrorCode.coordinator_load_in_progress, f"{key} has been loaded meanwhile")
+    return checked[key]

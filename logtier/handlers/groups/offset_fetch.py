@@ -12,6 +12,7 @@ from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.groups.confirmed_offsets import check_coordinators, coordinator_error
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.security.audit_log import shown
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 9
@@ -46,7 +47,8 @@ def _group(
     try:
         if not context.is_authorized(AclOperation.describe, ResourceType.group, group_id):
             raise KafkaError(ErrorCode.group_authorization_failed)
-        if coordinator_error(group_id, context) is not None:
+        if (error := coordinator_error(group_id, context)) is not None:
+            context.log_refusal(f"OffsetFetch of group {shown(group_id)}", error)
             if context.api_version >= _UNSTABLE_FROM and topics is not None:
                 return _unstable(group_id, topics)
             raise KafkaError(ErrorCode.not_coordinator)
@@ -73,11 +75,10 @@ def _group(
 
 
 def _unstable(group_id: str, topics: Iterable[Any]) -> dict[str, Any]:
-    """The answer for which all consumers ask again.
+    """The answer for which all consumers ask again, until the coordinator is confirmed, or knows that it is none.
 
     After an error of the group librdkafka never fetches the partitions (its issue 5586), and Java's consumers before
-    3.9 end if it is COORDINATOR_NOT_AVAILABLE (KAFKA-17279). A coordinator that learns that it is none tells the
-    members with their next heartbeats.
+    3.9 end if it is COORDINATOR_NOT_AVAILABLE (KAFKA-17279). Java's Admin leaves the partitions out.
     """
     answers = [
         {

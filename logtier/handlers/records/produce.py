@@ -7,8 +7,7 @@ A transactional batch waits for the transaction coordinator if its partition doe
 `transaction_verification`); all others are appended at once.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from headwater.logtier.handlers.context import RequestContext
@@ -59,8 +58,6 @@ _NO_VERDICTS: Final[Mapping[TopicPartition, Verdict]] = {}
 #: The low byte of a batch's attributes.
 _FLAGS: Final = ATTRIBUTES + 1
 _NONE: Final = ErrorCode.none
-_OUT_OF_ORDER: Final = ErrorCode.out_of_order_sequence_number
-_NO_ANSWERS: Final[Sequence[asyncio.Future[Any]]] = ()
 #: Creates a named tuple without its generated __new__, whose cost would arise twice for every batch.
 _new: Final = tuple.__new__
 
@@ -71,20 +68,17 @@ def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[lis
     Most requests are answered at once. A request waits for slow work on its records, then for the transaction
     coordinator, in `_handle_later`, then for the device and the followers, in `_acknowledge`.
     """
-    earlier = _NO_ANSWERS if context.reader is None else context.reader.earlier_answers()
     # Before recompression, which hides the producer's codec.
     refused = _NO_VERDICTS if context.api_version >= FIRST_VERSION_WITH_ZSTD else _zstd_refusals(request)
     compressing = compress_ahead(request, context)
     if compressing is not None:
-        return _handle_later(request, context, refused, earlier, compressing=compressing)
+        return _handle_later(request, context, refused, compressing=compressing)
     if request.transactional_id is None:
         produced = _append_all(request, context, refused)
-        if earlier and _is_out_of_order(produced):
-            return _append_in_turn(request, context, produced, earlier)
     else:
         verdicts = _verdicts(request, context, refused)
         if isinstance(verdicts, Awaitable):
-            return _handle_later(request, context, refused, earlier, verifying=verdicts)
+            return _handle_later(request, context, refused, verifying=verdicts)
         produced = _append_all(request, context, *verdicts)
     wait = _wait(request, context, produced)
     if wait is not None:
@@ -96,7 +90,6 @@ async def _handle_later(
     request: Any,
     context: RequestContext,
     refused: Mapping[TopicPartition, Verdict],
-    earlier: Sequence[asyncio.Future[Any]],
     *,
     compressing: Awaitable[Refusals] | None = None,
     verifying: Awaitable[Verdicts] | None = None,
@@ -108,58 +101,11 @@ async def _handle_later(
     if isinstance(verdicts, Awaitable):
         verdicts = {**await verdicts, **refused}, None
     produced = _append_all(request, context, *verdicts)
-    if earlier and request.transactional_id is None and _is_out_of_order(produced):
-        return await _append_in_turn(request, context, produced, earlier)
     wait = _wait(request, context, produced)
     if wait is None:
         return _respond(request.acks, context, produced)
     acknowledged = _acknowledge(context, produced, wait)
     del request, refused, verdicts, compressing, verifying  # with records that may be far larger than the request
-    return await acknowledged
-
-
-def _is_out_of_order(produced: _Produced) -> bool:
-    """Whether the log of a partition misses batches before one of these."""
-    return produced[2] is not None and any(
-        each.error_code is _OUT_OF_ORDER for _, _, partitions in produced[0] for each in partitions
-    )
-
-
-async def _append_in_turn(
-    request: Any, context: RequestContext, produced: _Produced, earlier: Sequence[asyncio.Future[Any]]
-) -> list[bytes] | None:
-    """Append once more what is out of order, when the connection's earlier requests are answered.
-
-    One of them may fail: this one's batch follows one that was refused, and the one before that is in the log and waits
-    for its followers. If the leadership moves then, it may be there or not, and librdkafka sends it again. But it would
-    do so in a new epoch, and the record would be there twice, if it heard that a later one is out of order: a broker
-    that serves one request at a time refuses that one, too, as another broker leads.
-    """
-    await asyncio.wait(earlier)
-    topics, unacknowledged, _ = produced
-    append = context.services.replica_manager.append
-    now_ms = context.services.clock.now_ms()
-    for topic_data, (name, _, partitions) in zip(request.topic_data, topics, strict=True):
-        for position, data in enumerate(topic_data.partition_data):
-            if partitions[position].error_code is not _OUT_OF_ORDER:
-                continue
-            key = TopicPartition(name, data.index)
-            info = _append(append, key, data.records, None, False, request.acks, now_ms)
-            if isinstance(info, KafkaError):
-                partitions[position] = ProducedPartition(data.index, info.code, message=info.message or None)
-                continue
-            partitions[position] = ProducedPartition(
-                data.index, _NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset, None
-            )
-            unacknowledged.append((key, info, partitions, position))
-            traffic = context.services.metrics.traffic(name)
-            traffic.bytes_in += info.size_bytes
-            traffic.messages_in += info.record_count
-    wait = _wait(request, context, produced)
-    if wait is None:
-        return _respond(request.acks, context, produced)
-    acknowledged = _acknowledge(context, produced, wait)
-    del request
     return await acknowledged
 
 
@@ -225,6 +171,8 @@ def _append_all(
             verdict = verdicts.get(key) if verdicts else None
             info = topic_error or _append(append, key, data.records, verdict, may_be_transactional, acks, now_ms)
             if isinstance(info, KafkaError):
+                if info.code is ErrorCode.out_of_order_sequence_number:
+                    info = _out_of_order(info, context)
                 first_error = first_error or info
                 _note_refusal(name, index, info, context)
                 partitions.append(ProducedPartition(index, info.code, message=info.message or None))
@@ -263,6 +211,19 @@ def _append(
         return append(key, records, acks=acks, now_ms=now_ms, verification=verdict)
     except KafkaError as error:
         return error.without_traceback()
+
+
+def _out_of_order(error: KafkaError, context: RequestContext) -> KafkaError:
+    """Return what a producer is told of a batch before which the log misses others.
+
+    While earlier requests of the connection are not answered, it is to send the batch again. One of them may be in the
+    log and fail yet, when the leadership moves: librdkafka would send it again in a new epoch, and its records would be
+    there twice, because it hears of a later one that is out of order. A broker that serves one request at a time
+    answers the later one after it has lost the leadership, too.
+    """
+    if context.reader is None or not context.reader.has_unanswered:
+        return error
+    return KafkaError(ErrorCode.not_enough_replicas, "earlier requests are not answered yet; send it again")
 
 
 def _wait(request: Any, context: RequestContext, produced: _Produced) -> ReplicationWait | None:

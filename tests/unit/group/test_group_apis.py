@@ -327,6 +327,10 @@ def test_slices_of_a_long_request_check_the_coordinator_once(make_world: MakeWor
             await check_coordinators(["g", "h"], context)
         assert sorted(checked) == sorted({await of(world, "g"), await of(world, "h")})
         assert coordinator_error("g", context) is None
+        context.checked_leaderships = {}  # it has been loaded after the check
+        error = coordinator_error("g", context)
+        assert error is not None
+        assert error.code is ErrorCode.coordinator_load_in_progress
 
     async def of(world: Any, group: str) -> TopicPartition:
         found: TopicPartition = await world.groups.offsets_partition(group)

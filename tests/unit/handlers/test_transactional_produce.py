@@ -449,6 +449,7 @@ class Telling:
     """A connection that lets a few refusals be logged."""
 
     cold_fetches = 0
+    has_unanswered = False
 
     def __init__(self, lines: int) -> None:
         self.lines = lines
@@ -458,9 +459,6 @@ class Telling:
         return False
 
     def carried_out(self) -> None: ...
-
-    def earlier_answers(self) -> list[asyncio.Future[Any]]:
-        return []
 
     def logs_refusal(self, _: str) -> bool:
         self.refusals += 1
