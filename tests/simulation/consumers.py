@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
 from typing import Any
 
 from headwater.logtier.client.fetch_codec import CompletedFetch, FetchPosition, fetch_request
@@ -27,12 +26,7 @@ def always(_host: str, _group: str) -> bool:
 
 
 class Consumer(Worker):
-    """Reads all partitions from their start, in order, asks for their ends, and commits its offsets in its group.
-
-    Args:
-        coordinates: Whether a host coordinates a group in truth: one that is deposed and does not know it answers with
-            older offsets, as in Kafka.
-    """
+    """Reads all partitions from their start, in order, asks for their ends, and commits its offsets in its group."""
 
     def __init__(
         self,
@@ -41,10 +35,8 @@ class Consumer(Worker):
         history: History,
         chance: random.Random,
         partitions: list[TopicPartition],
-        coordinates: Callable[[str, str], bool] = always,
     ) -> None:
         super().__init__(name, brokers, history, chance, partitions)
-        self._coordinates = coordinates
         self._positions = dict.fromkeys(partitions, 0)
         self._losses = 0
         self._must_check_commits = False

@@ -7,6 +7,7 @@ from typing import Any
 
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 #: The last version of OffsetCommit with the generation of a classic member.
@@ -51,3 +52,8 @@ def offset_fetch(group: str, keys: Iterable[TopicPartition], *, require_stable: 
         "require_stable": require_stable,
     }
     return kio_request(ApiKey.OFFSET_FETCH, _OFFSET_FETCH, values)
+
+
+def retried_if_unstable(code: int) -> int:
+    """The code of an offset as one that is retried: of an open transaction, or of a coordinator not confirmed yet."""
+    return int(ErrorCode.request_timed_out) if code == ErrorCode.unstable_offset_commit else code

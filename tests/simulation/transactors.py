@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from headwater.logtier.records.batch import (
 )
 from tests.simulation.clients import GROUP_KEY, RETRIABLE, RETRY_S, TRANSACTION_KEY, Brokers, Worker
 from tests.simulation.coordinated_worker import WAIT, CoordinatedWorker
-from tests.simulation.group_offsets import offset_fetch
+from tests.simulation.group_offsets import offset_fetch, retried_if_unstable
 from tests.simulation.history import History, InvariantError
 from tests.simulation.ledger import Ledger, SimulatedTransaction, TransactionOutcome
 from tests.simulation.node import START_MS
@@ -53,8 +53,6 @@ class Transactor(CoordinatedWorker):
     """Begins one transaction after the other, and commits or aborts it; some commit an offset of its group, too.
 
     Args:
-        coordinates: Whether a host coordinates a group in truth: one that is deposed and does not know it answers with
-            older offsets.
         transient: A partition of a topic that is deleted time and again, which some transactions write to, and of
             which they commit an offset. Nobody reads what they write there.
     """
@@ -68,14 +66,12 @@ class Transactor(CoordinatedWorker):
         partitions: list[TopicPartition],
         ledger: Ledger,
         numbers: Iterator[int],
-        coordinates: Callable[[str, str], bool],
         transient: TopicPartition | None = None,
     ) -> None:
         super().__init__(name, brokers, history, chance, partitions)
         self._ledger = ledger
         self._numbers = numbers
         self._transient = transient
-        self._coordinates = coordinates
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
 
@@ -239,7 +235,7 @@ class Transactor(CoordinatedWorker):
         answer: Any = await self._ask(
             GROUP_KEY,
             lambda: offset_fetch(self.name, [key], require_stable=True),
-            lambda answer: _unstable(answer.error_code or answer.topics[0].partitions[0].error_code),
+            lambda answer: retried_if_unstable(answer.error_code or answer.topics[0].partitions[0].error_code),
             "offsets",
         )
         if answer.error_code:
@@ -270,10 +266,6 @@ class Transactor(CoordinatedWorker):
     @staticmethod
     def _retried(code: int) -> int:
         return int(ErrorCode.request_timed_out) if code in WAIT else code
-
-
-def _unstable(code: int) -> int:
-    return int(ErrorCode.request_timed_out) if code == ErrorCode.unstable_offset_commit else code
 
 
 class CommittedReader(Worker):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import decode_records, iterate_batches
 from tests.simulation.clients import GROUP_KEY, RETRIABLE, RETRY_S, Brokers, create_topic, delete_topic
 from tests.simulation.coordinated_worker import CoordinatedWorker
-from tests.simulation.group_offsets import offset_commit, offset_fetch
+from tests.simulation.group_offsets import offset_commit, offset_fetch, retried_if_unstable
 from tests.simulation.history import Entry, History, InvariantError
 from tests.simulation.producers import Producer
 
@@ -109,11 +109,9 @@ class TopicRemover(CoordinatedWorker):
         history: History,
         chance: random.Random,
         replication_factor: int,
-        coordinates: Callable[[str, str], bool],
     ) -> None:
         super().__init__(name, brokers, history, chance, [TopicPartition(TRANSIENT_TOPIC, 0)])
         self._replication_factor = replication_factor
-        self._coordinates = coordinates
 
     async def run(self) -> None:
         """Make the topic anew until `is_ending`."""
@@ -153,10 +151,10 @@ class TopicRemover(CoordinatedWorker):
         answer: Any = await self._ask(
             GROUP_KEY,
             lambda: offset_fetch(self.name, self._partitions),
-            lambda answer: int(answer.error_code),
+            lambda answer: retried_if_unstable(answer.error_code or answer.topics[0].partitions[0].error_code),
             "transient offsets",
         )
-        if losses != self.history.group_losses or not self._coordinates(self._hosts[GROUP_KEY], self.name):
+        if losses != self.history.group_losses:
             return
         found = int(answer.topics[0].partitions[0].committed_offset)
         if found != offset:

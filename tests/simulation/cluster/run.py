@@ -182,15 +182,13 @@ class _ClusterRun:
     def _workers(self, brokers: Brokers, checker: ClusterChecker) -> tuple[list[RunningWorker], list[Consumer]]:
         history = self.history
         numbers = itertools.count()
-        consumers = [
-            Consumer(f"c{i}", brokers, history, self._draw(), PARTITIONS, checker.coordinates) for i in range(CONSUMERS)
-        ]
+        consumers = [Consumer(f"c{i}", brokers, history, self._draw(), PARTITIONS) for i in range(CONSUMERS)]
         workers: list[RunningWorker] = [
             Producer(f"p{i}", brokers, history, self._draw(), PARTITIONS, numbers) for i in range(PRODUCERS)
         ]
         workers.append(Producer("loose", brokers, history, self._draw(), LOSSY_PARTITIONS, numbers, acks=1))
         workers.append(TopicRemaker("remaker", brokers, history, self._draw(), numbers, REPLICATION_FACTOR))
-        workers.append(TopicRemover("remover", brokers, history, self._draw(), REPLICATION_FACTOR, checker.coordinates))
+        workers.append(TopicRemover("remover", brokers, history, self._draw(), REPLICATION_FACTOR))
         members = [
             Member(f"m{i}", brokers, history, self._draw(), PARTITIONS, checker.coordinates) for i in range(MEMBERS)
         ]
@@ -208,7 +206,6 @@ class _ClusterRun:
                 TRANSACTIONAL_PARTITIONS,
                 self.ledger,
                 numbers,
-                checker.coordinates,
                 TRANSIENT,
             )
             for i in range(TRANSACTORS)

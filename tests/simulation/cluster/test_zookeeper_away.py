@@ -173,7 +173,7 @@ class Away:
             ),
         ]
         keys = TRANSACTIONAL_PARTITIONS
-        transactor = SlowTransactor("t", brokers, history, self._draw(), keys, self.ledger, numbers, coordinates)
+        transactor = SlowTransactor("t", brokers, history, self._draw(), keys, self.ledger, numbers)
         committed = SlowCommittedReader("r", brokers, history, self._draw(), keys, self.ledger)
         return [*producers, reader, *self.members, transactor, committed], reader, committed
 
