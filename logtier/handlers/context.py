@@ -124,6 +124,9 @@ class Connection(Reader, Protocol):
     def carried_out(self) -> None:
         """Note that a Produce request has been carried out and only its answer is awaited: others may follow."""
 
+    def refused(self) -> None:
+        """Note that a Produce request was refused, if only in part: others wait until it is answered."""
+
     def logs_refusal(self, host: str) -> bool:
         """Count a rejected request of a host; return whether to log it."""
 

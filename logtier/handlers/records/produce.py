@@ -116,7 +116,7 @@ def _acknowledge(context: RequestContext, produced: _Produced, wait: Replication
     """
     # The client is muted now, if it is, and not when others have followed.
     throttle_ms = _throttle(context)
-    if context.reader is not None:
+    if context.reader is not None and produced[2] is None:
         context.reader.carried_out()
 
     async def acknowledged() -> list[bytes]:
@@ -186,6 +186,8 @@ def _append_all(
             traffic.bytes_in += size_bytes
             traffic.messages_in += record_count
         topics.append((name, topic_data.topic_id, partitions))
+    if first_error is not None and context.reader is not None:
+        context.reader.refused()
     if services.quotas.is_active:
         context.count_produced()
     return topics, unacknowledged, first_error

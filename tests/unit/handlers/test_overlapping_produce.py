@@ -142,7 +142,7 @@ def test_what_is_out_of_order_is_to_be_sent_again_while_earlier_requests_are_not
     async def main() -> None:
         leader = Leader(tmp_path)
         leader.produce(1, sequenced(0))
-        leader.produce(1, sequenced(2))  # one between them was refused
+        leader.produce(1, sequenced(2))  # one between them is missing
         await asyncio.sleep(0.01)
         assert leader.codes() == []
         leader.lose_leadership()
@@ -165,6 +165,29 @@ def test_what_is_out_of_order_behind_no_other_request_is_refused_as_such(tmp_pat
         assert leader.codes() == [ErrorCode.none, ErrorCode.out_of_order_sequence_number]
         leader.produce(1, sequenced(1))
         await asyncio.sleep(0)
+        leader.follow()
+        await asyncio.sleep(0.01)
+        assert leader.codes()[2:] == [ErrorCode.none]
+        leader.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_behind_a_refused_request_the_next_one_waits_until_all_are_answered(tmp_path: Path) -> None:
+    """A producer hears of it what is true after the refusal, as from a broker that serves one request at a time."""
+
+    async def main() -> None:
+        leader = Leader(tmp_path)
+        leader.produce(1, sequenced(0))
+        leader.produce(1, BATCH[:-1] + b"?")  # damaged
+        leader.produce(1, sequenced(1))
+        await asyncio.sleep(0.01)
+        assert len(leader.served) == 2
+        leader.follow()
+        await asyncio.sleep(0.01)
+        assert leader.codes() == [ErrorCode.none, ErrorCode.corrupt_message]
+        assert len(leader.served) == 3
         leader.follow()
         await asyncio.sleep(0.01)
         assert leader.codes()[2:] == [ErrorCode.none]

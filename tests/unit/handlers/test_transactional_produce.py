@@ -460,6 +460,8 @@ class Telling:
 
     def carried_out(self) -> None: ...
 
+    def refused(self) -> None: ...
+
     def logs_refusal(self, _: str) -> bool:
         self.refusals += 1
         return self.refusals <= self.lines
