@@ -16,9 +16,9 @@ from headwater.logtier.log.flushing.clean_stop import stop_cleanly
 from headwater.logtier.log.flushing.log_flusher import LogFlusher
 from headwater.logtier.log.folders.folder_removals import FolderRemovals
 from headwater.logtier.log.folders.folder_work import FolderWork, NewLog, Place, make_log
-from headwater.logtier.log.folders.known_directories import open_directories
 from headwater.logtier.log.folders.log_directory import LogDirectory, LogDirError
 from headwater.logtier.log.folders.log_folders import future_folder_name, parse_folder, stray_folder_name
+from headwater.logtier.log.folders.opened_directories import open_directories
 from headwater.logtier.log.folders.placed_logs import PlacedLogs
 from headwater.logtier.log.folders.replica_folders import (
     Copy,

@@ -20,11 +20,6 @@ _FETCH, _LIST_OFFSETS = 12, 7
 _LATEST = -1
 
 
-def always(_host: str, _group: str) -> bool:
-    """The only broker coordinates all groups."""
-    return True
-
-
 class Consumer(Worker):
     """Reads all partitions from their start, in order, asks for their ends, and commits its offsets in its group."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.groups.confirmed_offsets import check_coordinators, coordinator_error
+from headwater.logtier.handlers.groups.coordinator_checks import check_coordinators, coordinator_error
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.audit_log import shown

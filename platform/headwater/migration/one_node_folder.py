@@ -16,7 +16,6 @@ from headwater.cluster_folder import (
     broker_folder,
     stored_ids,
 )
-from headwater.logtier.log.folders.known_directories import read_known_directories
 from headwater.logtier.log.folders.log_directory import (
     CLEAN_SHUTDOWN,
     KNOWN_DIRECTORIES,
@@ -26,6 +25,7 @@ from headwater.logtier.log.folders.log_directory import (
     read_meta,
 )
 from headwater.logtier.log.folders.log_folders import is_broker_folder
+from headwater.logtier.log.folders.opened_directories import read_known_directories
 from headwater.logtier.machine import METADATA_DIRECTORY
 from headwater.logtier.metadata.carried_nodes import (
     CarriedNodes,

@@ -16,7 +16,7 @@ from kio.index import load_request_schema
 
 from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.groups.confirmed_offsets import check_coordinators, coordinator_error
+from headwater.logtier.handlers.groups.coordinator_checks import check_coordinators, coordinator_error
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
