@@ -117,15 +117,15 @@ class Connection(Reader, Protocol):
 
     Attributes:
         has_unanswered: Whether earlier requests were not answered yet when this one was dispatched.
+        refused_ms: Monotonic time at which a Produce request of the connection was last refused; None for never. What
+            is out of order does not count.
     """
 
     has_unanswered: bool
+    refused_ms: int | None
 
     def carried_out(self) -> None:
         """Note that a Produce request has been carried out and only its answer is awaited: others may follow."""
-
-    def refused(self) -> None:
-        """Note that a Produce request was refused, if only in part: others wait until it is answered."""
 
     def logs_refusal(self, host: str) -> bool:
         """Count a rejected request of a host; return whether to log it."""

@@ -261,8 +261,8 @@ class ClientConnection:
         self._is_carried_out = False
         #: Whether earlier requests were not answered yet when the last one was dispatched.
         self.has_unanswered = False
-        #: Whether the request last dispatched was refused: the next one waits until all are answered.
-        self._is_refused = False
+        #: Monotonic time at which a Produce request was last refused, if only in part; None for never.
+        self.refused_ms: int | None = None
         self._serving = False
         #: Timer that ends muting of the client.
         self._unmuting: asyncio.TimerHandle | None = None
@@ -369,10 +369,6 @@ class ClientConnection:
         if not self._serving:  # it had to wait before that, and others may have come
             asyncio.get_running_loop().call_soon(self._serve)
 
-    def refused(self) -> None:
-        """Serve no further request until the one last dispatched, which was refused, and all before it are answered."""
-        self._is_refused = True
-
     def mute(self, wait_ms: int) -> None:
         """Serve no request after those dispatched for `wait_ms` (KIP-219)."""
         loop = asyncio.get_running_loop()
@@ -440,7 +436,6 @@ class ClientConnection:
                 if self._kept is not None:
                     self.release_request_memory()
                 self._is_carried_out = False
-                self._is_refused = False
                 self.has_unanswered = bool(self._answers)
                 size = len(frame)
                 try:
@@ -453,7 +448,7 @@ class ClientConnection:
                     self._memory.release(self._holder)
                 if self._answers:
                     if not isinstance(response, Awaitable):
-                        self._is_carried_out = not self._is_refused
+                        self._is_carried_out = True
                     self._await(response, size)
                 elif response.__class__ is list:  # first: isinstance of an abstract class takes longer
                     stream.write(response)

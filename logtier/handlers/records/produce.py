@@ -35,6 +35,8 @@ FIRST_VERSION_WITH_ZSTD: Final = 7
 _TOPIC_ID_FROM: Final = 13
 
 ACKS = (-1, 0, 1)
+#: So long after a refusal come the requests that the producer had sent before it knew.
+REPEATS_MS: Final = 10_000
 # Reported, never raised: an error raised repeatedly accumulates tracebacks.
 NO_RECORDS = KafkaError(ErrorCode.invalid_record, "a partition of the request has no records")
 INTERNAL_TOPIC = KafkaError(
@@ -116,7 +118,7 @@ def _acknowledge(context: RequestContext, produced: _Produced, wait: Replication
     """
     # The client is muted now, if it is, and not when others have followed.
     throttle_ms = _throttle(context)
-    if context.reader is not None and produced[2] is None:
+    if context.reader is not None:
         context.reader.carried_out()
 
     async def acknowledged() -> list[bytes]:
@@ -173,6 +175,8 @@ def _append_all(
             if isinstance(info, KafkaError):
                 if info.code is ErrorCode.out_of_order_sequence_number:
                     info = _out_of_order(info, context)
+                else:
+                    _await_repeats(context)
                 first_error = first_error or info
                 _note_refusal(name, index, info, context)
                 partitions.append(ProducedPartition(index, info.code, message=info.message or None))
@@ -186,8 +190,6 @@ def _append_all(
             traffic.bytes_in += size_bytes
             traffic.messages_in += record_count
         topics.append((name, topic_data.topic_id, partitions))
-    if first_error is not None and context.reader is not None:
-        context.reader.refused()
     if services.quotas.is_active:
         context.count_produced()
     return topics, unacknowledged, first_error
@@ -218,14 +220,23 @@ def _append(
 def _out_of_order(error: KafkaError, context: RequestContext) -> KafkaError:
     """Return what a producer is told of a batch before which the log misses others.
 
-    While earlier requests of the connection are not answered, it is to send the batch again. One of them may be in the
-    log and fail yet, when the leadership moves: librdkafka would send it again in a new epoch, and its records would be
-    there twice, because it hears of a later one that is out of order. A broker that serves one request at a time
-    answers the later one after it has lost the leadership, too.
+    It is to send the batch again while earlier requests of the connection are not answered or were refused lately: the
+    missing batch is one of them, and comes again. Told that a batch is out of order, librdkafka begins a new epoch, in
+    which it sends all that it has no answer for, in every partition: what is in a log already would be there twice.
     """
-    if context.reader is None or not context.reader.has_unanswered:
+    reader = context.reader
+    if reader is None:
         return error
-    return KafkaError(ErrorCode.not_enough_replicas, "earlier requests are not answered yet; send it again")
+    since_ms = None if reader.refused_ms is None else context.services.clock.monotonic_ms() - reader.refused_ms
+    if not reader.has_unanswered and (since_ms is None or since_ms > REPEATS_MS):
+        return error
+    return KafkaError(ErrorCode.not_enough_replicas, "an earlier batch is missing and will come again; then this one")
+
+
+def _await_repeats(context: RequestContext) -> None:
+    """Note that a batch was refused: those behind it are out of order until it comes again."""
+    if context.reader is not None:
+        context.reader.refused_ms = context.services.clock.monotonic_ms()
 
 
 def _wait(request: Any, context: RequestContext, produced: _Produced) -> ReplicationWait | None:
@@ -241,6 +252,7 @@ def _refuse_unacknowledged(produced: _Produced, results: Results, context: Reque
     """Report the appends that did not reach the device or the followers."""
     for (key, _, partitions, position), error in zip(produced[1], results, strict=True):
         if error is not None:
+            _await_repeats(context)
             _note_refusal(key.topic, key.partition, error, context)
             partitions[position] = ProducedPartition(key.partition, error.code, message=error.message or None)
 

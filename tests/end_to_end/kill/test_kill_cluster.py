@@ -142,7 +142,8 @@ def test_any_broker_may_die_in_any_window_of_a_micro_batch(cluster: FaultyCluste
                 dead = broker_of(cluster, admin, left.pop(0)[1])
                 print(f"broker {dead} killed: {window}")
                 cluster.brokers[dead].kill()
-                pipeline.produce(BATCH)
+                # For the batch that ends without that broker, and for the one in which the next is killed.
+                pipeline.produce(2 * BATCH if window == "done" else BATCH)
             process.stdin.write("\n")
             process.stdin.flush()
         process.stdin.write("\n" * STEPS_MAX)

@@ -36,6 +36,15 @@ TOPIC, CLIENT = b"flights", b"tower"
 BATCH = build_batch([Record(None, b"x", 1_000)])
 
 
+class SkippingClock(SystemClock):
+    """The system's clock, which skips some time."""
+
+    skipped_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.skipped_ms
+
+
 class Leader(Client):
     """A client of a broker that leads a partition, whose other replica does not follow."""
 
@@ -63,10 +72,20 @@ class Leader(Client):
 
     def lose_leadership(self) -> None:
         """The other replica leads."""
+        self._elect(2)
+
+    def lead_again(self) -> None:
+        """This one leads after the other one."""
+        self._elect(1)
+
+    def _elect(self, leader: int) -> None:
         topic = self.image.topics[TOPIC.decode()]
-        state = replace(topic.partitions[0], leader=2, leader_epoch=1, partition_epoch=1)
+        former = topic.partitions[0]
+        epoch, version = former.leader_epoch + 1, former.partition_epoch + 1
+        state = replace(former, leader=leader, leader_epoch=epoch, partition_epoch=version)
         moved = replace(self.image, topics={topic.name: replace(topic, partitions=(state,))})
         self.services.replica_manager.apply(metadata_delta(self.image, moved))
+        self.image = moved
 
     def follow(self) -> None:
         """The other replica fetches all records."""
@@ -174,23 +193,50 @@ def test_what_is_out_of_order_behind_no_other_request_is_refused_as_such(tmp_pat
     asyncio.run(main())
 
 
-def test_behind_a_refused_request_the_next_one_waits_until_all_are_answered(tmp_path: Path) -> None:
-    """A producer hears of it what is true after the refusal, as from a broker that serves one request at a time."""
+def test_what_is_out_of_order_behind_a_refused_batch_is_to_be_sent_again(tmp_path: Path) -> None:
+    """A producer sends to a broker that is not the leader yet; it is, when the next request of the connection comes."""
 
     async def main() -> None:
         leader = Leader(tmp_path)
         leader.produce(1, sequenced(0))
-        leader.produce(1, BATCH[:-1] + b"?")  # damaged
+        await asyncio.sleep(0)
+        leader.follow()
+        leader.lose_leadership()
+        await asyncio.sleep(0.01)
         leader.produce(1, sequenced(1))
+        leader.lead_again()
+        leader.produce(1, sequenced(2))
         await asyncio.sleep(0.01)
-        assert len(leader.served) == 2
+        refused = [ErrorCode.not_leader_or_follower, ErrorCode.not_enough_replicas]
+        assert leader.codes() == [ErrorCode.none, *refused]
+        for sequence in (1, 2):
+            leader.produce(1, sequenced(sequence))
+        await asyncio.sleep(0)
         leader.follow()
         await asyncio.sleep(0.01)
-        assert leader.codes() == [ErrorCode.none, ErrorCode.corrupt_message]
-        assert len(leader.served) == 3
+        assert leader.codes()[3:] == [ErrorCode.none, ErrorCode.none]
+        leader.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_what_stays_out_of_order_is_refused_as_such(tmp_path: Path) -> None:
+    async def main() -> None:
+        leader = Leader(tmp_path)
+        leader.produce(1, BATCH[:-1] + b"?")  # damaged
+        leader.produce(1, sequenced(0))
+        await asyncio.sleep(0)
         leader.follow()
         await asyncio.sleep(0.01)
-        assert leader.codes()[2:] == [ErrorCode.none]
+        clock = SkippingClock()
+        leader.services.clock = clock
+        codes = []
+        for _ in range(3):
+            clock.skipped_ms += produce.REPEATS_MS // 2 + 1
+            leader.produce(1, sequenced(2))
+            codes.append(leader.codes()[-1])
+        assert codes == [ErrorCode.not_enough_replicas, *2 * [ErrorCode.out_of_order_sequence_number]]
         leader.close()
         await asyncio.sleep(0)
 

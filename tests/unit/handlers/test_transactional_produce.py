@@ -450,6 +450,7 @@ class Telling:
 
     cold_fetches = 0
     has_unanswered = False
+    refused_ms: int | None = None
 
     def __init__(self, lines: int) -> None:
         self.lines = lines
@@ -459,8 +460,6 @@ class Telling:
         return False
 
     def carried_out(self) -> None: ...
-
-    def refused(self) -> None: ...
 
     def logs_refusal(self, _: str) -> bool:
         self.refusals += 1
