@@ -16,6 +16,7 @@ from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.quota.client_quotas import ClientQuotas, MutationQuota
+from headwater.logtier.records.awaited_batches import AwaitedBatches
 from headwater.logtier.replication.fetch_session import FetchSessionCache
 from headwater.logtier.replication.partition_reads import FetchPartition
 from headwater.logtier.replication.replica_manager import ReplicaManager
@@ -116,13 +117,10 @@ class Connection(Reader, Protocol):
     """The connection of a request.
 
     Attributes:
-        has_unanswered: Whether earlier requests were not answered yet when this one was dispatched.
-        refused_ms: Monotonic time at which a Produce request of the connection was last refused; None for never. What
-            is out of order does not count.
+        awaited_batches: Batches that were refused and come again; None while there was none.
     """
 
-    has_unanswered: bool
-    refused_ms: int | None
+    awaited_batches: AwaitedBatches | None
 
     def carried_out(self) -> None:
         """Note that a Produce request has been carried out and only its answer is awaited: others may follow."""

@@ -21,6 +21,7 @@ from headwater.logtier.network.pending_answers import PendingAnswers, Response, 
 from headwater.logtier.network.request_memory import BEFORE_LOGIN_BYTES_MAX, Holder, RequestMemory
 from headwater.logtier.protocol.errors import ProtocolViolationError
 from headwater.logtier.protocol.messages import PRODUCE_KEY
+from headwater.logtier.records.awaited_batches import AwaitedBatches
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.network import Listener, Network, Stream, TlsError, UnreadableError
 from headwater.logtier.security.failure_lines import FailureLines
@@ -259,10 +260,7 @@ class ClientConnection:
         self._answers = PendingAnswers()
         #: Whether the request last dispatched, a Produce, has been carried out and only its answer is awaited.
         self._is_carried_out = False
-        #: Whether earlier requests were not answered yet when the last one was dispatched.
-        self.has_unanswered = False
-        #: Monotonic time at which a Produce request was last refused, if only in part; None for never.
-        self.refused_ms: int | None = None
+        self.awaited_batches: AwaitedBatches | None = None
         self._serving = False
         #: Timer that ends muting of the client.
         self._unmuting: asyncio.TimerHandle | None = None
@@ -436,7 +434,6 @@ class ClientConnection:
                 if self._kept is not None:
                     self.release_request_memory()
                 self._is_carried_out = False
-                self.has_unanswered = bool(self._answers)
                 size = len(frame)
                 try:
                     response = self._dispatch(frame, self)

@@ -19,6 +19,7 @@ from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from headwater.logtier.protocol.produce_response import ProducedPartition, encode_produce_response
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.awaited_batches import AwaitedBatches, BatchSequence, sequence_of
 from headwater.logtier.records.batch import ATTRIBUTES, TRANSACTIONAL, Buffer
 from headwater.logtier.records.compression import ZSTD
 from headwater.logtier.replication.acknowledgements import ReplicationWait, Results
@@ -35,8 +36,6 @@ FIRST_VERSION_WITH_ZSTD: Final = 7
 _TOPIC_ID_FROM: Final = 13
 
 ACKS = (-1, 0, 1)
-#: So long after a refusal come the requests that the producer had sent before it knew.
-REPEATS_MS: Final = 10_000
 # Reported, never raised: an error raised repeatedly accumulates tracebacks.
 NO_RECORDS = KafkaError(ErrorCode.invalid_record, "a partition of the request has no records")
 INTERNAL_TOPIC = KafkaError(
@@ -46,11 +45,14 @@ DENIED = KafkaError(ErrorCode.topic_authorization_failed, "Topic authorization f
 TRANSACTION_DENIED = KafkaError(
     ErrorCode.transactional_id_authorization_failed, "Transactional Id authorization failed."
 )
+HELD_BACK = KafkaError(
+    ErrorCode.not_enough_replicas, "a batch before this one was refused; send it again, and then this one"
+)
 INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 or -1 (all)")
 
-#: An append that may have to wait: its partition, its log's answer, the partitions of its topic in the response, and
-#: the index among them.
-_Append: TypeAlias = tuple[TopicPartition, AppendInfo, list[ProducedPartition], int]
+#: An append that may have to wait: its partition, its log's answer, the partitions of its topic in the response, the
+#: index among them, and the place of the batch.
+_Append: TypeAlias = tuple[TopicPartition, AppendInfo, list[ProducedPartition], int, BatchSequence | None]
 _Topics: TypeAlias = list[tuple[str, Any, list[ProducedPartition]]]
 #: The outcome of the appends of a request: the response, the appends for which it may have to wait, and the first
 #: error, which with acks=0 closes the connection.
@@ -162,6 +164,7 @@ def _append_all(
     topics: _Topics = []
     unacknowledged: list[_Append] = []
     first_error: KafkaError | None = None
+    awaited = None if context.reader is None else context.reader.awaited_batches
     for topic_data in request.topic_data:
         name, topic_error = _topic(topic_data, context)
         topic_error = refusal or topic_error or acks_error
@@ -171,19 +174,23 @@ def _append_all(
             index = data.index
             key = _new(TopicPartition, (name, index))
             verdict = verdicts.get(key) if verdicts else None
-            info = topic_error or _append(append, key, data.records, verdict, may_be_transactional, acks, now_ms)
+            info: AppendInfo | KafkaError | None = topic_error
+            if awaited and info is None:
+                info = _held_back(awaited, key, data.records, context)
+            if info is None:
+                info = _append(append, key, data.records, verdict, may_be_transactional, acks, now_ms)
             if isinstance(info, KafkaError):
-                if info.code is ErrorCode.out_of_order_sequence_number:
-                    info = _out_of_order(info, context)
-                else:
-                    _await_repeats(context)
+                if topic_error is None:
+                    info = _refused(info, key, sequence_of(data.records), context)
                 first_error = first_error or info
                 _note_refusal(name, index, info, context)
                 partitions.append(ProducedPartition(index, info.code, message=info.message or None))
                 continue
+            if awaited:
+                awaited.appended(key, sequence_of(data.records))
             first_offset, _, append_time_ms, start_offset, record_count, size_bytes, _, flush = info
             if flush is not None or waits_for_followers:
-                unacknowledged.append((key, info, partitions, len(partitions)))
+                unacknowledged.append((key, info, partitions, len(partitions), sequence_of(data.records)))
             partitions.append(_new(ProducedPartition, (index, _NONE, first_offset, append_time_ms, start_offset, None)))
             if traffic is None:
                 traffic = services.metrics.traffic(name)
@@ -217,26 +224,31 @@ def _append(
         return error.without_traceback()
 
 
-def _out_of_order(error: KafkaError, context: RequestContext) -> KafkaError:
-    """Return what a producer is told of a batch before which the log misses others.
+def _held_back(
+    awaited: AwaitedBatches, key: TopicPartition, records: Buffer | None, context: RequestContext
+) -> KafkaError | None:
+    """Return the error of a batch whose log would take it before one that was refused; None otherwise."""
+    batch = sequence_of(records)
+    partition = context.services.replica_manager.usable_partition(key)
+    if batch is None or partition is None or partition.log.producers.get(batch.producer_id) is not None:
+        return None  # the log knows which batch is the next
+    return HELD_BACK if awaited.hold_back(key, batch) else None
 
-    It is to send the batch again while earlier requests of the connection are not answered or were refused lately: the
-    missing batch is one of them, and comes again. Told that a batch is out of order, librdkafka begins a new epoch, in
-    which it sends all that it has no answer for, in every partition: what is in a log already would be there twice.
-    """
+
+def _refused(
+    error: KafkaError, key: TopicPartition, batch: BatchSequence | None, context: RequestContext
+) -> KafkaError:
+    """Await a batch that was refused; return what its producer is told."""
     reader = context.reader
-    if reader is None:
+    if reader is None or batch is None or error is HELD_BACK:
         return error
-    since_ms = None if reader.refused_ms is None else context.services.clock.monotonic_ms() - reader.refused_ms
-    if not reader.has_unanswered and (since_ms is None or since_ms > REPEATS_MS):
-        return error
-    return KafkaError(ErrorCode.not_enough_replicas, "an earlier batch is missing and will come again; then this one")
-
-
-def _await_repeats(context: RequestContext) -> None:
-    """Note that a batch was refused: those behind it are out of order until it comes again."""
-    if context.reader is not None:
-        context.reader.refused_ms = context.services.clock.monotonic_ms()
+    if error.code is ErrorCode.out_of_order_sequence_number:
+        awaited = reader.awaited_batches
+        return HELD_BACK if awaited is not None and awaited.hold_back(key, batch) else error
+    if reader.awaited_batches is None:
+        reader.awaited_batches = AwaitedBatches()
+    reader.awaited_batches.refused(key, batch)
+    return error
 
 
 def _wait(request: Any, context: RequestContext, produced: _Produced) -> ReplicationWait | None:
@@ -244,15 +256,15 @@ def _wait(request: Any, context: RequestContext, produced: _Produced) -> Replica
     unacknowledged = produced[1]
     if not unacknowledged or request.acks == 0:
         return None
-    appends = [(key, info) for key, info, _, _ in unacknowledged]
+    appends = [(key, info) for key, info, *_ in unacknowledged]
     return context.services.replica_manager.acknowledgement(appends, request.timeout_ms, acks=request.acks)
 
 
 def _refuse_unacknowledged(produced: _Produced, results: Results, context: RequestContext) -> None:
     """Report the appends that did not reach the device or the followers."""
-    for (key, _, partitions, position), error in zip(produced[1], results, strict=True):
+    for (key, _, partitions, position, batch), error in zip(produced[1], results, strict=True):
         if error is not None:
-            _await_repeats(context)
+            _refused(error, key, batch, context)
             _note_refusal(key.topic, key.partition, error, context)
             partitions[position] = ProducedPartition(key.partition, error.code, message=error.message or None)
 

@@ -32,6 +32,7 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.fetch_response import FetchedPartition, encode_fetch_response
 from headwater.logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.awaited_batches import AwaitedBatches
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
 from headwater.logtier.replication.partition_reads import FetchPartition
 from headwater.logtier.replication.replica_manager import ReplicaManager
@@ -449,8 +450,7 @@ class Telling:
     """A connection that lets a few refusals be logged."""
 
     cold_fetches = 0
-    has_unanswered = False
-    refused_ms: int | None = None
+    awaited_batches: AwaitedBatches | None = None
 
     def __init__(self, lines: int) -> None:
         self.lines = lines
