@@ -46,14 +46,16 @@ class BrokerProcess:
     Invariant: after `stop`, `kill` or `close` no process of the group is left.
     """
 
-    def __init__(self, data_dir: Path, kafka_port: int, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self, data_dir: Path, kafka_port: int, properties: Mapping[str, str], *, module: str = "headwater"
+    ) -> None:
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
         self.output = data_dir.with_name(f"{data_dir.name}.{uuid.uuid4().hex[:8]}.log")
         command = [
             sys.executable,
             "-m",
-            "headwater",
+            module,
             "broker",
         ]
         # A flag would be stronger than the property.
