@@ -8,8 +8,7 @@ next, since it leads now or has room again, the next one must wait as well:
 - A log that has records but does not know the producer takes any sequence number (KIP-360). librdkafka counts all
   batches before an acknowledged one as acknowledged: the refused one would be lost.
 
-Kafka does neither. A gap that has another reason, such as records that an unclean election lost, is told after a few
-attempts: no more batches are held back than a client has in flight.
+A gap that has another reason, such as records that an unclean election lost, is told after a few attempts.
 """
 
 import struct
@@ -17,8 +16,8 @@ from typing import Final, NamedTuple
 
 from headwater.logtier.records.batch import HEADER_BYTES, PRODUCER_ID, Buffer
 
-#: Batches of a partition that an idempotent producer has in flight (KIP-98, KAFKA-5494).
-IN_FLIGHT_MAX: Final = 5
+#: Batches that are held back for one. An idempotent producer has five in flight (KAFKA-5494), librdkafka one more.
+HELD_BACK_MAX: Final = 10
 #: Partitions of a connection; beyond them, what was refused first is forgotten. About 300 bytes each.
 PARTITIONS_MAX: Final = 1_000
 
@@ -66,7 +65,7 @@ class AwaitedBatches:
             return
         if awaited is None and len(self._awaited) >= PARTITIONS_MAX:
             del self._awaited[next(iter(self._awaited))]
-        self._awaited[topic_partition] = batch, IN_FLIGHT_MAX
+        self._awaited[topic_partition] = batch, HELD_BACK_MAX
 
     def appended(self, topic_partition: tuple[str, int], batch: BatchSequence | None) -> None:
         """Await nothing of a producer in a partition any longer: its log has taken a batch."""

@@ -283,6 +283,13 @@ class ReplicaManager:
             self._delayed_fetches.check(topic_partition)
         return info
 
+    def takes_any_sequence(self, topic_partition: TopicPartition, producer_id: int) -> bool:
+        """Whether this broker leads a partition whose log does not know a producer: any first batch would be taken."""
+        partition = self._online.get(topic_partition)
+        if partition is None or partition.leader_id != self._broker_id or self.partition_replication.is_in_doubt():
+            return False
+        return partition.log.producers.get(producer_id) is None
+
     def begin_verification(
         self,
         topic_partition: TopicPartition,

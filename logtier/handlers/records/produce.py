@@ -175,7 +175,7 @@ def _append_all(
             key = _new(TopicPartition, (name, index))
             verdict = verdicts.get(key) if verdicts else None
             info: AppendInfo | KafkaError | None = topic_error
-            if awaited and info is None:
+            if awaited and info is None and not isinstance(verdict, KafkaError):
                 info = _held_back(awaited, key, data.records, context)
             if info is None:
                 info = _append(append, key, data.records, verdict, may_be_transactional, acks, now_ms)
@@ -227,11 +227,10 @@ def _append(
 def _held_back(
     awaited: AwaitedBatches, key: TopicPartition, records: Buffer | None, context: RequestContext
 ) -> KafkaError | None:
-    """Return the error of a batch whose log would take it before one that was refused; None otherwise."""
+    """Return the error of a batch that its log would take before one that was refused; None otherwise."""
     batch = sequence_of(records)
-    partition = context.services.replica_manager.usable_partition(key)
-    if batch is None or partition is None or partition.log.producers.get(batch.producer_id) is not None:
-        return None  # the log knows which batch is the next
+    if batch is None or not context.services.replica_manager.takes_any_sequence(key, batch.producer_id):
+        return None
     return HELD_BACK if awaited.hold_back(key, batch) else None
 
 

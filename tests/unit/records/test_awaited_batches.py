@@ -1,7 +1,7 @@
 """Which batches of a connection wait until a refused one has come again."""
 
 from headwater.logtier.records.awaited_batches import (
-    IN_FLIGHT_MAX,
+    HELD_BACK_MAX,
     PARTITIONS_MAX,
     AwaitedBatches,
     BatchSequence,
@@ -51,11 +51,11 @@ def test_the_first_of_several_refused_batches_is_awaited() -> None:
     assert awaited.hold_back(HERE, batch(1, epoch=1))
 
 
-def test_no_more_are_held_back_than_a_client_has_in_flight() -> None:
+def test_a_gap_that_stays_is_told_in_the_end() -> None:
     awaited = AwaitedBatches()
     for _ in range(2):
         awaited.refused(HERE, batch(3))
-        assert [awaited.hold_back(HERE, batch(4)) for _ in range(IN_FLIGHT_MAX)] == [True] * IN_FLIGHT_MAX
+        assert [awaited.hold_back(HERE, batch(4)) for _ in range(HELD_BACK_MAX)] == [True] * HELD_BACK_MAX
     assert not awaited.hold_back(HERE, batch(4))
     assert not awaited
 
