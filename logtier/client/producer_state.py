@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from headwater.logtier.records.batch import (
     ATTRIBUTES,
     CRC,
     HEADER_BYTES,
+    PRODUCER_FIELDS,
     PRODUCER_ID,
     TRANSACTIONAL,
     increment_sequence,
@@ -21,8 +21,6 @@ __all__ = ["PartitionSequencer", "PendingBatch", "ProducerIdentity", "seal_batch
 
 # A broker remembers a producer's last five batches in a partition: with more in flight, retries would look new.
 BATCHES_IN_FLIGHT_MAX = 5
-
-_PRODUCER = struct.Struct(">qhi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class ProducerIdentity:
 def seal_batch(batch: bytearray, producer: ProducerIdentity, base_sequence: int) -> None:
     """Writes the producer's fields into an encoded v2 batch, and the CRC-32C that covers them."""
     assert len(batch) >= HEADER_BYTES, "not a record batch"
-    _PRODUCER.pack_into(batch, PRODUCER_ID, producer.producer_id, producer.producer_epoch, base_sequence)
+    PRODUCER_FIELDS.pack_into(batch, PRODUCER_ID, producer.producer_id, producer.producer_epoch, base_sequence)
     if producer.transactional_id is not None:
         batch[ATTRIBUTES + 1] |= TRANSACTIONAL
     batch[CRC:ATTRIBUTES] = crc32c(memoryview(batch)[ATTRIBUTES:]).to_bytes(4, "big")

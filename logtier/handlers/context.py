@@ -117,10 +117,10 @@ class Connection(Reader, Protocol):
     """The connection of a request.
 
     Attributes:
-        awaited_batches: Batches that were refused and come again; None while there was none.
+        awaited_batches: Refused batches that the client will send again.
     """
 
-    awaited_batches: AwaitedBatches | None
+    awaited_batches: AwaitedBatches
 
     def carried_out(self) -> None:
         """Note that a Produce request has been carried out and only its answer is awaited: others may follow."""

@@ -260,7 +260,8 @@ class ClientConnection:
         self._answers = PendingAnswers()
         #: Whether the request last dispatched, a Produce, has been carried out and only its answer is awaited.
         self._is_carried_out = False
-        self.awaited_batches: AwaitedBatches | None = None
+        #: Refused batches that the client will send again.
+        self.awaited_batches = AwaitedBatches()
         self._serving = False
         #: Timer that ends muting of the client.
         self._unmuting: asyncio.TimerHandle | None = None

@@ -11,17 +11,15 @@ next, since it leads now or has room again, the next one must wait as well:
 A gap that has another reason, such as records that an unclean election lost, is told after a few attempts.
 """
 
-import struct
 from typing import Final, NamedTuple
 
-from headwater.logtier.records.batch import HEADER_BYTES, PRODUCER_ID, Buffer
+from headwater.logtier.records.batch import HEADER_BYTES, PRODUCER_FIELDS, PRODUCER_ID, Buffer
 
 #: Batches that are held back for one. An idempotent producer has five in flight (KAFKA-5494), librdkafka one more.
 HELD_BACK_MAX: Final = 10
 #: Partitions of a connection; beyond them, what was refused first is forgotten. About 300 bytes each.
 PARTITIONS_MAX: Final = 1_000
 
-_PRODUCER: Final = struct.Struct(">qhi")
 _SEQUENCES: Final = 1 << 31
 
 
@@ -43,8 +41,8 @@ def sequence_of(records: Buffer | None) -> BatchSequence | None:
     """The place of the first batch; None without a whole header, or of a producer that is not idempotent."""
     if records is None or len(records) < HEADER_BYTES:
         return None
-    sequence = BatchSequence._make(_PRODUCER.unpack_from(records, PRODUCER_ID))
-    return sequence if sequence.producer_id >= 0 and sequence.base_sequence >= 0 else None
+    producer_id, epoch, base_sequence = PRODUCER_FIELDS.unpack_from(records, PRODUCER_ID)
+    return None if producer_id < 0 or base_sequence < 0 else BatchSequence(producer_id, epoch, base_sequence)
 
 
 class AwaitedBatches:

@@ -64,8 +64,11 @@ PREFIX_BYTES: Final = MAGIC
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 PREFIX: Final = struct.Struct(">qii")
+# From PRODUCER_ID on: producer id, epoch, base sequence.
+PRODUCER_FIELDS: Final = struct.Struct(">qhi")
 assert HEADER.size == HEADER_BYTES
 assert PREFIX.size == PREFIX_BYTES
+assert PRODUCER_FIELDS.size == RECORD_COUNT - PRODUCER_ID
 
 MAGIC_V2: Final = 2
 

@@ -16,6 +16,7 @@ from headwater.logtier.metadata.image import MetadataDelta, MetadataImage, Topic
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.fetch_response import RecordSlice
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Buffer
 from headwater.logtier.replication.acknowledgements import ReplicationWait
 from headwater.logtier.replication.fetches import Fetches
 from headwater.logtier.replication.local_replicas import LocalReplicas, ReplicaState
@@ -245,7 +246,7 @@ class ReplicaManager:
     def append(
         self,
         topic_partition: TopicPartition,
-        records: bytes | memoryview,
+        records: Buffer,
         *,
         acks: int = 1,
         now_ms: int | None = None,
@@ -284,7 +285,7 @@ class ReplicaManager:
         return info
 
     def takes_any_sequence(self, topic_partition: TopicPartition, producer_id: int) -> bool:
-        """Whether this broker leads a partition whose log does not know a producer: any first batch would be taken."""
+        """Whether this broker leads a partition whose log does not know a producer, nor its next sequence number."""
         partition = self._online.get(topic_partition)
         if partition is None or partition.leader_id != self._broker_id or self.partition_replication.is_in_doubt():
             return False

@@ -7,7 +7,7 @@ A transactional batch waits for the transaction coordinator if its partition doe
 `transaction_verification`); all others are appended at once.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from headwater.logtier.handlers.context import RequestContext
@@ -23,6 +23,7 @@ from headwater.logtier.records.awaited_batches import AwaitedBatches, BatchSeque
 from headwater.logtier.records.batch import ATTRIBUTES, TRANSACTIONAL, Buffer
 from headwater.logtier.records.compression import ZSTD
 from headwater.logtier.replication.acknowledgements import ReplicationWait, Results
+from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.metrics import TopicTraffic
 from headwater.logtier.security.audit_log import shown
 from headwater.logtier.security.operations import AclOperation, ResourceType
@@ -155,7 +156,6 @@ def _append_all(
     """Append the batches that are not rejected, all by `refusal` or a partition by its verdict, and count them."""
     services = context.services
     manager = services.replica_manager
-    append = manager.append
     acks = request.acks
     acks_error = None if acks in ACKS else INVALID_ACKS
     may_be_transactional = request.transactional_id is not None
@@ -164,7 +164,7 @@ def _append_all(
     topics: _Topics = []
     unacknowledged: list[_Append] = []
     first_error: KafkaError | None = None
-    awaited = None if context.reader is None else context.reader.awaited_batches
+    awaited = _awaited(context)
     for topic_data in request.topic_data:
         name, topic_error = _topic(topic_data, context)
         topic_error = refusal or topic_error or acks_error
@@ -174,14 +174,12 @@ def _append_all(
             index = data.index
             key = _new(TopicPartition, (name, index))
             verdict = verdicts.get(key) if verdicts else None
-            info: AppendInfo | KafkaError | None = topic_error
-            if awaited and info is None and not isinstance(verdict, KafkaError):
-                info = _held_back(awaited, key, data.records, context)
-            if info is None:
-                info = _append(append, key, data.records, verdict, may_be_transactional, acks, now_ms)
+            info = topic_error or _append(
+                manager, awaited, key, data.records, verdict, may_be_transactional, acks, now_ms
+            )
             if isinstance(info, KafkaError):
                 if topic_error is None:
-                    info = _refused(info, key, sequence_of(data.records), context)
+                    info = _refused(awaited, key, sequence_of(data.records), info)
                 first_error = first_error or info
                 _note_refusal(name, index, info, context)
                 partitions.append(ProducedPartition(index, info.code, message=info.message or None))
@@ -203,7 +201,8 @@ def _append_all(
 
 
 def _append(
-    append: Callable[..., AppendInfo],
+    manager: ReplicaManager,
+    awaited: AwaitedBatches | None,
     key: TopicPartition,
     records: Buffer | None,
     verdict: Verdict | None,
@@ -211,42 +210,42 @@ def _append(
     acks: int,
     now_ms: int,
 ) -> AppendInfo | KafkaError:
-    """Append a partition's batch, or return why not: not valid, refused before, or refused by its partition or log."""
+    """Append a partition's batch, or return why not: not valid, refused before, or refused by its partition or log.
+
+    A log that does not know the producer would also take a batch that comes behind an awaited one.
+    """
     if not records:
         return NO_RECORDS
     if not may_be_transactional and len(records) > _FLAGS and records[_FLAGS] & TRANSACTIONAL:
         return TRANSACTION_DENIED
     if isinstance(verdict, KafkaError):
         return verdict
+    if (
+        awaited
+        and (batch := sequence_of(records)) is not None
+        and manager.takes_any_sequence(key, batch.producer_id)
+        and awaited.hold_back(key, batch)
+    ):
+        return HELD_BACK
     try:
-        return append(key, records, acks=acks, now_ms=now_ms, verification=verdict)
+        return manager.append(key, records, acks=acks, now_ms=now_ms, verification=verdict)
     except KafkaError as error:
         return error.without_traceback()
 
 
-def _held_back(
-    awaited: AwaitedBatches, key: TopicPartition, records: Buffer | None, context: RequestContext
-) -> KafkaError | None:
-    """Return the error of a batch that its log would take before one that was refused; None otherwise."""
-    batch = sequence_of(records)
-    if batch is None or not context.services.replica_manager.takes_any_sequence(key, batch.producer_id):
-        return None
-    return HELD_BACK if awaited.hold_back(key, batch) else None
+def _awaited(context: RequestContext) -> AwaitedBatches | None:
+    return None if context.reader is None else context.reader.awaited_batches
 
 
 def _refused(
-    error: KafkaError, key: TopicPartition, batch: BatchSequence | None, context: RequestContext
+    awaited: AwaitedBatches | None, key: TopicPartition, batch: BatchSequence | None, error: KafkaError
 ) -> KafkaError:
-    """Await a batch that was refused; return what its producer is told."""
-    reader = context.reader
-    if reader is None or batch is None or error is HELD_BACK:
+    """Await a batch that was refused, or hold it back behind an awaited one; return what its producer is told."""
+    if awaited is None or batch is None or error is HELD_BACK:
         return error
     if error.code is ErrorCode.out_of_order_sequence_number:
-        awaited = reader.awaited_batches
-        return HELD_BACK if awaited is not None and awaited.hold_back(key, batch) else error
-    if reader.awaited_batches is None:
-        reader.awaited_batches = AwaitedBatches()
-    reader.awaited_batches.refused(key, batch)
+        return HELD_BACK if awaited.hold_back(key, batch) else error
+    awaited.refused(key, batch)
     return error
 
 
@@ -263,7 +262,7 @@ def _refuse_unacknowledged(produced: _Produced, results: Results, context: Reque
     """Report the appends that did not reach the device or the followers."""
     for (key, _, partitions, position, batch), error in zip(produced[1], results, strict=True):
         if error is not None:
-            _refused(error, key, batch, context)
+            _refused(_awaited(context), key, batch, error)
             _note_refusal(key.topic, key.partition, error, context)
             partitions[position] = ProducedPartition(key.partition, error.code, message=error.message or None)
 

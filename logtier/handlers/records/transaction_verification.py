@@ -6,7 +6,6 @@ ends. Only the first batch of a transaction in a partition is verified; afterwar
 
 import asyncio
 import functools
-import struct
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +14,14 @@ from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
-from headwater.logtier.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL, Buffer
+from headwater.logtier.records.batch import (
+    ATTRIBUTES,
+    HEADER_BYTES,
+    PRODUCER_FIELDS,
+    PRODUCER_ID,
+    TRANSACTIONAL,
+    Buffer,
+)
 from headwater.logtier.runtime.deferred import Deferred
 from headwater.logtier.transaction.verifier import VerifiedPartition
 
@@ -34,7 +40,6 @@ _PASSING: Final = frozenset(
         ErrorCode.not_coordinator,
     }
 )
-_PRODUCER: Final = struct.Struct(">qhi")
 
 
 #: The verification for the append, or the error of the partition.
@@ -70,7 +75,7 @@ def verify(
     for topic_partition, records in batches:
         if len(records) < HEADER_BYTES or not is_transactional(records):
             continue
-        producer_id, epoch, sequence = _PRODUCER.unpack_from(records, PRODUCER_ID)
+        producer_id, epoch, sequence = PRODUCER_FIELDS.unpack_from(records, PRODUCER_ID)
         producers.add((producer_id, epoch))
         try:
             verification = context.services.replica_manager.begin_verification(

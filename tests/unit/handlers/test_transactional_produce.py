@@ -450,9 +450,9 @@ class Telling:
     """A connection that lets a few refusals be logged."""
 
     cold_fetches = 0
-    awaited_batches: AwaitedBatches | None = None
 
     def __init__(self, lines: int) -> None:
+        self.awaited_batches = AwaitedBatches()
         self.lines = lines
         self.refusals = 0
 
