@@ -33,6 +33,7 @@ class SessionKnowledge:
         self._runs_ms = now_ms
         self._suspended_ms: int | None = None
         self._doubted_ms: int | None = None
+        self._was_paused = False
         #: Number of doubts so far: an answer ends the doubt in which the store was asked.
         self.doubts = 0
         #: Whether the session of the last registration is over.
@@ -51,11 +52,13 @@ class SessionKnowledge:
         [False, False, True]
         """
         paused_ms, self._runs_ms = now_ms - self._runs_ms, now_ms
+        is_pause = paused_ms * PAUSES_PER_SESSION > self._session_ms
         if self.is_over:
+            # The session in which the broker is being registered may have begun before the pause.
+            self._was_paused = self._was_paused or is_pause
             return False
-        if paused_ms * PAUSES_PER_SESSION > self._session_ms:
-            self._doubted_ms = now_ms
-            self.doubts += 1
+        if is_pause:
+            self._begin_doubt(now_ms)
             return True
         if self._doubted_ms is not None and now_ms - self._doubted_ms >= self._session_ms:
             # The store cannot be reached. That alone ends no leadership, with or without a pause before it.
@@ -77,11 +80,30 @@ class SessionKnowledge:
         if state is SessionState.LOST:
             self.is_over = True
             self._doubted_ms = None
+            self._was_paused = False
 
-    def resumed(self) -> None:
-        """Note that the broker is registered in a new session, and has the newest image, or need not be."""
+    def resumed(self, now_ms: int) -> bool:
+        """Note that the broker is registered in a new session, and has the newest image, or need not be.
+
+        Return whether a doubt begins: the process was paused meanwhile, and the new session may be over, too.
+
+        >>> knowledge = SessionKnowledge(6_000, now_ms=0)
+        >>> knowledge.session_changed(SessionState.LOST, 1_000)
+        >>> knowledge.resumed(now_ms=6_000), knowledge.is_over, knowledge.is_in_doubt
+        (True, False, True)
+        """
+        self.runs(now_ms)
         self.is_over = False
+        if self._was_paused:
+            self._was_paused = False
+            self._begin_doubt(now_ms)
+            return True
+        return False
 
     def is_silent(self, now_ms: int) -> bool:
         """Whether the store has not been heard of for so long that others may have elected other leaders."""
         return self._suspended_ms is not None and now_ms - self._suspended_ms >= SILENT_SESSIONS * self._session_ms
+
+    def _begin_doubt(self, now_ms: int) -> None:
+        self._doubted_ms = now_ms
+        self.doubts += 1

@@ -53,7 +53,8 @@ class SessionWatch:
 
     Invariant: from the turn in which the end of the session is reported until the image has this broker's registration
     of a later session, the broker leads nothing; unless the store turns out to have lost the whole cluster. After a
-    pause no request is served before the store has answered, or has not for a session time.
+    pause no request is served before the store has answered, or has not for a session time. After the end of the watch
+    the broker leads nothing.
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class SessionWatch:
 
     def start(self) -> None:
         """Watch from now on; once, after the first registration. The replica manager follows the metadata already."""
-        self._knowledge.runs(self._clock.monotonic_ms())
+        if self._knowledge.runs(self._clock.monotonic_ms()):
+            self._doubt()
         self._cancel = self._store.on_session(self._session_changed)
         self._metadata.subscribe(self._metadata_changed)
         if not self._is_registered():
@@ -93,11 +95,14 @@ class SessionWatch:
         self._beat()
 
     async def aclose(self) -> None:
-        """Watch no more; requests that wait are served, and later ones do not wait."""
+        """Watch no more, and lead nothing; requests that wait are answered, and later ones do not wait."""
         self._is_closed = True
         self._cancel()
         if self._beating is not None:
             self._beating.cancel()
+        if not self._knowledge.is_over:
+            # The listeners are open for a moment, and nobody learns any more that the session is over.
+            self._leaderships.fence()
         await self._tasks.cancel()
         self._decide()
 
@@ -146,7 +151,9 @@ class SessionWatch:
             self._lead_again("is registered anew, and leads what the metadata says")
 
     def _lead_again(self, reason: str) -> None:
-        self._knowledge.resumed()
+        # First: what the broker leads from here on asks whether it is in doubt.
+        if self._knowledge.resumed(self._clock.monotonic_ms()):
+            self._doubt()
         log.info("broker %d %s", self._broker_id, reason)
         self._leaderships.unfence()
 

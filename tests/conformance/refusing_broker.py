@@ -15,6 +15,9 @@ from headwater.logtier.replication.replica_manager import ReplicaManager
 #: The first batch of a producer, and one of a producer that the log knows.
 REFUSED_SEQUENCES = (0, 7)
 
+#: Begins a line of the broker's output for each of them.
+REFUSED = "refused once:"
+
 
 def refuse_once() -> None:
     """Let the append of these batches fail at the first attempt."""
@@ -26,6 +29,8 @@ def refuse_once() -> None:
         batch = sequence_of(records)
         if batch is not None and batch.base_sequence in REFUSED_SEQUENCES and (topic_partition, batch) not in refused:
             refused.add((topic_partition, batch))
+            # The broker's log has only the first rejections of a client.
+            print(REFUSED, topic_partition, batch.base_sequence, flush=True)
             raise KafkaError(ErrorCode.not_leader_or_follower, "not yet")
         return append(self, topic_partition, records, **named)
 

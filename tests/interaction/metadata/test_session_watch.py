@@ -76,6 +76,50 @@ def test_the_registration_of_a_session_that_ended_meanwhile_ends_no_fence() -> N
     watching(scenario)
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_broker_that_was_frozen_while_it_registered_anew_leads_once_that_session_is_confirmed(is_over: bool) -> None:
+    """Frozen after the controller has its registration; the change list tells of it before the store of its session."""
+
+    async def scenario(plane: ControlPlane, watched: Watched) -> None:
+        node = watched.node
+        frozen: list[int] = []
+        in_doubt: list[bool] = []
+        led_in: list[int] = []
+        unfence = watched.unfence
+
+        def freeze_once(delta: MetadataDelta) -> None:
+            known = delta.new.brokers.get(node.broker_id)
+            session_id = node.store.session_id
+            if "fence" in watched.did and not frozen and known is not None and session_id in plane.model.session_ids():
+                frozen.append(session_id)
+                node.process.is_frozen = True
+
+        def unfenced() -> None:
+            in_doubt.append(watched.watch.is_in_doubt())
+            led_in.append(node.store.session_id)
+            unfence()
+
+        watched.unfence = unfenced  # type: ignore[method-assign]
+        for other in plane.nodes.values():
+            if other is not node:
+                other.cache.subscribe(freeze_once)
+        plane.model.expire(node.store.session_id)
+        await plane.until(lambda: bool(frozen))
+        await asyncio.sleep(0.6 * SESSION_S)
+        if is_over:
+            plane.model.expire(frozen[0])
+        watched.thaw()
+        await plane.until(lambda: watched.did[-1] == "unfence" and not watched.watch.is_in_doubt())
+        if is_over:
+            assert led_in[-1] != frozen[0]
+            assert dict(zip(led_in, in_doubt, strict=True)).get(frozen[0], True), "it led in a session that was over"
+        else:
+            assert led_in == frozen
+            assert in_doubt == [True], "requests wait from the turn on in which it leads again"
+
+    watching(scenario)
+
+
 @pytest.mark.parametrize("pause_s", [0.6 * SESSION_S, 2 * SESSION_S])
 def test_after_a_pause_requests_wait_until_the_session_is_known_to_go_on_or_to_be_over(pause_s: float) -> None:
     async def scenario(plane: ControlPlane, watched: Watched) -> None:

@@ -52,7 +52,8 @@ def test_no_request_waits_after_the_watch_has_ended() -> None:
     async def scenario(plane: ControlPlane) -> None:
         node = (await plane.others())[0].node
         clock = MovableClock()
-        watch = Watched(node, clock).watch
+        watched = Watched(node, clock)
+        watch = watched.watch
 
         async def stop_in_doubt() -> None:
             watch.start()
@@ -63,6 +64,7 @@ def test_no_request_waits_after_the_watch_has_ended() -> None:
             await asyncio.sleep(0)
             await watch.aclose()
             await asyncio.wait_for(waiting, SESSION_S)
+            assert watched.did == ["fence"], "what waited is answered by a broker that leads nothing"
             assert not watch.is_in_doubt(), "nobody would decide"
             clock.paused_ms += int(SESSION_S * 1000)
             assert not watch.is_in_doubt()

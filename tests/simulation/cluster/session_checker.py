@@ -27,7 +27,8 @@ class SessionChecker:
     - A broker that knows that its session is over appends nothing, and answers no consumer.
     - One whose session ended while it was frozen begins no request and appends nothing before it knows; but if
       ZooKeeper cannot be reached, for a session time only. That holds for pauses that can end a session: an
-      administrator may end one during a shorter pause, too, which no broker can know at once.
+      administrator may end one during a shorter pause, too, which no broker can know at once. And it holds for what
+      leads: one that is not registered anew after the end of an earlier session, or stops, refuses what it is asked.
 
     Attributes:
         appended_without_store: Appends while the connection to ZooKeeper was lost: a run shows by it what it tried.
@@ -107,7 +108,8 @@ def observed_serving(checker: SessionChecker) -> Iterator[None]:
 
     def observed_dispatch(self: Dispatcher, frame: memoryview, connection: ClientConnection) -> Any:
         response = dispatch(self, frame, connection)
-        checker.began(self._services.replica_manager._broker_id, "began a request")
+        if not self._services.replica_manager.partition_replication._is_fenced:
+            checker.began(self._services.replica_manager._broker_id, "began a request")
         return response
 
     ReplicaManager.append = observed_append  # type: ignore[method-assign]

@@ -52,8 +52,35 @@ def test_the_end_of_the_session_is_no_doubt() -> None:
     assert not known.runs(5 * PAUSE_MS), "it is known already"
     known.session_changed(SessionState.CONNECTED, 5 * PAUSE_MS)
     assert known.is_over, "a connection is no registration"
-    known.resumed()
+    known.resumed(5 * PAUSE_MS)
     assert not known.is_over
+
+
+def test_a_pause_while_the_broker_is_registered_anew_is_a_doubt_once_it_leads() -> None:
+    """The next session may have ended during it, and the broker knows of the registration first."""
+    known = knowledge()
+    known.session_changed(SessionState.LOST, 0)
+    known.session_changed(SessionState.CONNECTED, 1)
+    assert (known.runs(PAUSE_MS), known.is_in_doubt) == (False, False), "it leads nothing"
+    assert (known.resumed(PAUSE_MS + 1), known.is_in_doubt) == (True, True)
+    known.session_changed(SessionState.LOST, PAUSE_MS + 2)
+    assert not known.resumed(PAUSE_MS + 3), "that pause is past"
+
+
+def test_a_pause_that_ends_with_the_registration_is_noticed() -> None:
+    known = knowledge()
+    known.session_changed(SessionState.LOST, 0)
+    assert known.resumed(PAUSE_MS)
+    assert known.is_in_doubt
+
+
+def test_a_pause_before_a_further_session_ended_says_nothing_of_the_next() -> None:
+    known = knowledge()
+    known.session_changed(SessionState.LOST, 0)
+    known.runs(PAUSE_MS)
+    known.session_changed(SessionState.LOST, PAUSE_MS)
+    assert not known.resumed(PAUSE_MS + 1)
+    assert not known.is_in_doubt
 
 
 def test_a_store_that_cannot_be_reached_holds_requests_for_a_session_time_at_most() -> None:
