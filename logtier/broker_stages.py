@@ -110,6 +110,7 @@ async def open_parts(
     groups = GroupCoordinator(config, machine.clock, machine.prng, replica_manager, changes, metadata)
     others = None if cluster is None else cluster.open_remote_transactions()
     markers = MarkerWriter(config.node_id, replica_manager, metadata, groups.transactional.marker_written, others)
+    closing.push_async_callback(markers.aclose)
     transactions = TransactionCoordinator(
         config, machine.clock, replica_manager, changes, metadata, changes.producer_ids.next, markers
     )

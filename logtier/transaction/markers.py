@@ -10,8 +10,10 @@ from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.metadata.topic_nodes import NO_BROKER
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 from headwater.logtier.state_topic.log import MetadataSource
 from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
+from headwater.logtier.state_topic.writes import Wait
 from headwater.logtier.transaction.state_log import MarkerAppend, TransactionReplicas
 
 logger = logging.getLogger(__name__)
@@ -52,7 +54,8 @@ class MarkerWriter:
     """Writes markers to the partitions that this broker leads, and asks other leaders to write theirs.
 
     Args:
-        listener: Called with each committed marker in a partition that this broker leads.
+        listener: Called with each committed marker in a partition that this broker leads, also of a write that has
+            failed, or whose caller is gone: the state of coordinators follows the log.
         remote: None on a single node.
     """
 
@@ -69,6 +72,11 @@ class MarkerWriter:
         self._metadata = metadata
         self._listener = listener
         self._remote = remote
+        self._tasks = SpawnedTasks("markers of transactions")
+
+    async def aclose(self) -> None:
+        """Tell of no more markers."""
+        await self._tasks.cancel()
 
     async def write(
         self,
@@ -191,7 +199,9 @@ class MarkerWriter:
         )
         replication = self._replicas.replication(topic_partition, info, TIMEOUT_MS)
         if replication is not None:
-            return self._replicated(marker, topic_partition, info, replication)
+            # In the leader epoch of the append: a later one may have another record at this offset.
+            commitment = self._replicas.commitment(topic_partition, info.last_offset, info.flush)
+            return self._replicated(marker, topic_partition, info, replication, commitment)
         self._listener(topic_partition, marker.producer_id, info.first_offset, marker.is_commit)
         return None
 
@@ -201,8 +211,28 @@ class MarkerWriter:
         topic_partition: TopicPartition,
         info: MarkerAppend,
         replication: Coroutine[Any, Any, None],
+        commitment: Wait | None,
     ) -> None:
-        await replication
+        try:
+            await replication
+        except BaseException:
+            if commitment is not None:
+                self._tasks.spawn(self._committed_later(marker, topic_partition, info, commitment))
+            raise
+        self._listener(topic_partition, marker.producer_id, info.first_offset, marker.is_commit)
+
+    async def _committed_later(
+        self, marker: Marker, topic_partition: TopicPartition, info: MarkerAppend, commitment: Wait
+    ) -> None:
+        """Tell of a marker that is in the log, and that nobody waits for any more, once it is committed.
+
+        A marker that is written again is none in the log, and waits for what came after the first one, too.
+        """
+        try:
+            await commitment()
+        except KafkaError as error:
+            logger.debug("the marker of %s is the next leader's to read: %s", topic_partition, error)
+            return
         self._listener(topic_partition, marker.producer_id, info.first_offset, marker.is_commit)
 
 

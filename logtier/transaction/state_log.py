@@ -15,11 +15,19 @@ from headwater.logtier.transaction.transaction import Transaction
 
 
 class MarkerAppend(Protocol):
-    """Result of an append of a marker; passed to `replication`."""
+    """Result of an append of a marker; passed to `replication` and, with its parts, to `commitment`."""
 
     @property
     def first_offset(self) -> int:
         """Offset of the marker."""
+
+    @property
+    def last_offset(self) -> int:
+        """The same; the offset before it if the log has the marker already."""
+
+    @property
+    def flush(self) -> Any:
+        """The sync of the marker, None if none is awaited."""
 
 
 class TransactionReplicas(StateTopicReplicas, Protocol):

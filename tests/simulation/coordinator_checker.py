@@ -84,7 +84,7 @@ class CoordinatorChecker:
     def check(self) -> None:
         """Check all partitions; what is committed in this moment may be about to be applied.
 
-        So a part of the state may differ from the log once, but not remain as it was until the next check.
+        So a part of the state may differ from the log once, but not in the same way until the next check.
         """
         if self._node.current is None or self._node.current.process.is_frozen:
             self._differences = {}  # a frozen process applies nothing
@@ -93,7 +93,7 @@ class CoordinatorChecker:
         before = self._differences
         self._differences = self.differences(compacts=self._checks % CHECKS_PER_COMPACTION == 0)
         for part, difference in self._differences.items():
-            if part in before and before[part].live == difference.live:
+            if before.get(part) == difference:
                 raise InvariantError(described(part, difference))
 
     async def check_end(self) -> None:

@@ -41,6 +41,18 @@ class TopicRemaker(Producer):
     ) -> None:
         super().__init__(name, brokers, history, chance, [TopicPartition(TOPIC, 0)], numbers)
         self._replication_factor = replication_factor
+        self._topic_id: UUID | None = None
+
+    async def leader(self, key: TopicPartition) -> str:
+        """The leader of the present topic: one that is cut off may lead the former one, and take records by its name.
+
+        So may Kafka's, from all clients that name a topic by its name (Produce before version 13).
+        """
+        host = await super().leader(key)
+        if self._newest[key][0] != self._topic_id:
+            self.forget_leaders()
+            raise ConnectionRefusedError(f"{key} is known as an earlier topic's")
+        return host
 
     async def run(self) -> None:
         """Make the topic anew until `is_ending`."""
@@ -48,7 +60,8 @@ class TopicRemaker(Producer):
         deleted: set[UUID] = set()
         while not self.is_ending:
             await create_topic(self, TOPIC, 1, {}, self._replication_factor)
-            topic_id = await self.topic_id(TOPIC, deleted)
+            topic_id = self._topic_id = await self.topic_id(TOPIC, deleted)
+            self.forget_leaders()
             self.restart()
             losses = self.history.losses
             for _ in range(self.chance.randint(1, 5)):

@@ -70,6 +70,27 @@ def test_a_marker_takes_effect_only_when_it_is_replicated() -> None:
     with_transaction(scenario, P0, P1)
 
 
+@pytest.mark.parametrize("error", [None, KafkaError(ErrorCode.not_leader_or_follower, "deposed")])
+def test_a_marker_whose_write_has_timed_out_takes_effect_once_it_is_committed(error: KafkaError | None) -> None:
+    """It is in the log: a replay has it. Under another leader that one's log decides."""
+
+    async def scenario(world: World, producer: ProducerIdAndEpoch) -> None:
+        gate = world.replicas.marker_gate = asyncio.Event()
+        committed = world.replicas.commitment_gate = asyncio.Event()
+        world.replicas.error_at_replication = KafkaError(ErrorCode.request_timed_out, "slow")
+        world.replicas.error_at_commitment = error
+        await end(world, producer)
+        gate.set()
+        await settle()
+        assert (world.told, state(world)) == ([], TransactionState.PREPARE_COMMIT)
+        committed.set()
+        await settle()
+        assert world.told == ([] if error else [(P0, producer.producer_id, True)])
+        assert state(world) is TransactionState.PREPARE_COMMIT, "nobody has answered the coordinator yet"
+
+    with_transaction(scenario, P0)
+
+
 def test_a_marker_that_is_not_replicated_has_no_effect_and_is_written_again() -> None:
     async def scenario(world: World, producer: ProducerIdAndEpoch) -> None:
         gate = world.replicas.marker_gate = asyncio.Event()

@@ -14,6 +14,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.replication.flush_wait import wait_flushed
 from headwater.logtier.state_topic.topic import partition_for
+from headwater.logtier.state_topic.writes import Wait
 from headwater.logtier.transaction.coordinator import TransactionCoordinator
 from headwater.logtier.transaction.markers import Marker as RequestedMarker
 from headwater.logtier.transaction.markers import MarkerWriter
@@ -52,6 +53,9 @@ class MarkedReplicas(MemoryReplicas):
     flush: Any = None
     marker_gate: asyncio.Event | None = None
     error_at_replication: KafkaError | None = None
+    #: Makes markers wait until they are committed, and how that ends.
+    commitment_gate: asyncio.Event | None = None
+    error_at_commitment: KafkaError | None = None
     #: The coordinator epochs of the markers.
     coordinator_epochs: list[int] = field(default_factory=list)
 
@@ -78,6 +82,17 @@ class MarkedReplicas(MemoryReplicas):
         if info.flush is None and self.marker_gate is None:
             return None
         return self._replicated(info.flush, self.marker_gate)
+
+    def commitment(self, topic_partition: TopicPartition, last_offset: int, flush: Any = None, /) -> Wait | None:
+        if topic_partition.topic == TRANSACTION_TOPIC or self.commitment_gate is None:
+            return super().commitment(topic_partition, last_offset, flush)
+        return self._marker_committed
+
+    async def _marker_committed(self) -> None:
+        assert self.commitment_gate is not None
+        await self.commitment_gate.wait()
+        if self.error_at_commitment is not None:
+            raise self.error_at_commitment
 
     async def _replicated(self, flush: Any, gate: asyncio.Event | None) -> None:
         if flush is not None and (error := await wait_flushed(flush)) is not None:
