@@ -12,8 +12,8 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 from headwater.logtier.state_topic.log import MetadataSource
-from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
 from headwater.logtier.state_topic.writes import Wait
+from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
 from headwater.logtier.transaction.state_log import MarkerAppend, TransactionReplicas
 
 logger = logging.getLogger(__name__)
