@@ -6,18 +6,12 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.definition.includes import ReadFile
-from headwater.pipelines.definition.mistakes import problems_of
 from headwater.pipelines.definition.model import Model, Shown, topic_name
-from headwater.pipelines.definition.pipeline import Pipeline, SparkConf, Variables, variables_as_text
-from headwater.pipelines.definition.secret_text import Secrets
-from headwater.pipelines.definition.topics import Registry, Topic
-from headwater.pipelines.definition.variables import resolved, substitute
-from headwater.pipelines.definition.yaml_source import read
-from headwater.pipelines.errors import PipelineError, Problem, nearest
+from headwater.pipelines.definition.topic_file import TopicFile, parse_topic_file
 from headwater.pipelines.loads.target_format import TargetFormat
 
 __all__ = ["LoadDeclaration", "LoadsFile", "parse_loads"]
@@ -65,23 +59,10 @@ class LoadDeclaration(Model):
         return value
 
 
-class LoadsFile(Model):
+class LoadsFile(TopicFile):
     """The whole file."""
 
-    variables: Variables = Field(default_factory=dict, description="values of `${name}`; `--set name=value` overrides")
-    registry: Registry | None = Field(default=None, description="schema registry, as in a pipeline")
-    spark: SparkConf = Field(default_factory=dict, description="Spark settings; `--conf` takes precedence")
-    topics: dict[str, Topic] = Field(default_factory=dict, description="declared topics, as in a pipeline")
     loads: tuple[LoadDeclaration, ...] = Field(min_length=1, max_length=LOADS_MAX, description="what to load")
-
-    _texts = field_validator("variables", mode="before")(variables_as_text)
-
-    @field_validator("topics")
-    @classmethod
-    def _topic_names(cls, value: dict[str, Topic]) -> dict[str, Topic]:
-        for name in value:
-            topic_name(name)
-        return value
 
 
 def parse_loads(
@@ -91,34 +72,4 @@ def parse_loads(
 
     Raises PipelineError with every problem.
     """
-    document = read(text, file)
-    if not isinstance(document.values, dict):
-        raise PipelineError([document.problem((), "a file of loads is a mapping", "start with `loads:`")])
-    own = document.values.get("variables")
-    values = {str(n): "" if v is None else str(v) for n, v in own.items()} if isinstance(own, dict) else {}
-    places = {name: ("variables", name) for name in values}
-    used = substitute(document, resolved(document, values | dict(variables), places), skip=frozenset({"variables"}))
-    problems = [
-        Problem(file, 0, 0, f"--set {name}", f"the file has no variable ${{{name}}}", nearest(name, sorted(used)))
-        for name in sorted(variables.keys() - used - values.keys())
-    ]
-    secrets = Secrets(environ, read_file)
-    try:
-        found = LoadsFile.model_validate(document.values, context={"secrets": secrets})
-    except ValidationError as error:
-        raise PipelineError(problems + problems_of(error, document)) from None
-    if problems:
-        raise PipelineError(problems)
-    pipeline = Pipeline.model_construct(
-        pipeline="load",
-        include=(),
-        variables={},
-        environments={},
-        registry=found.registry,
-        spark=found.spark,
-        topics=found.topics,
-        tables={},
-        stages=(),
-        tests=(),
-    )
-    return found, Loaded(pipeline, document, folder, (), "", secrets)
+    return parse_topic_file(LoadsFile, "loads", text, file, variables, folder, environ, read_file)

@@ -425,6 +425,11 @@ def delta_property(transaction: Any, name: str) -> str | None:
     return str(found.get()) if found.isDefined() else None
 
 
+def delta_definition(transaction: Any) -> tuple[str, str]:
+    """A table's `protocol` and `metaData` actions in Delta's JSON. Depends on `Action.json`."""
+    return str(transaction.protocol().json()), str(transaction.metadata().json())
+
+
 def delta_schema(transaction: Any) -> str:
     """A table's columns as Spark's JSON; '' without a table. Depends on `Metadata.schemaString`."""
     return "" if transaction.readVersion() < 0 else str(transaction.metadata().schemaString())
@@ -452,31 +457,119 @@ def commit_delta_append(
     """
     session = frame.sparkSession
     jvm: Any = session._jvm
-    java_session = session._jsparkSession
-    delta = jvm.org.apache.spark.sql.delta
-    for app_id in marks:
-        transaction.readTxn().addOne(app_id)
-    none = _scala_object(jvm, "scala.None")
-    python = jvm.org.apache.spark.api.python.PythonUtils
-    columns, nothing = python.toSeq(list(partition_by)), python.toScalaMap({})
     modes = jvm.org.apache.spark.sql.SaveMode
     mode = modes.Overwrite if replaced else modes.Append
+    _read_marks(transaction, marks)
+    actions, tags = _write_rows(session, transaction, frame, mode, partition_by, merge_schema, replaced)
+    with committing() as metadata:
+        _commit_write(session, transaction, actions, tags, mode, partition_by, marks, metadata)
+
+
+def commit_delta_files(
+    session: SparkSession,
+    transaction: Any,
+    adds: Sequence[str],
+    frame: DataFrame | None,
+    marks: Mapping[str, int],
+    *,
+    merge_schema: bool = False,
+    committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
+) -> int:
+    """Commit files that are there, by their `add` actions in Delta's JSON, and a frame's rows, with `marks`.
+
+    Returns the version. `marks` and `committing` are those of `commit_delta_append`. Depends on the same classes, and
+    on `Action.fromJson`.
+    """
+    jvm: Any = session._jvm
+    mode = jvm.org.apache.spark.sql.SaveMode.Append
+    _read_marks(transaction, marks)
+    if frame is None:
+        python = jvm.org.apache.spark.api.python.PythonUtils
+        actions, tags = python.toSeq([]), python.toScalaMap({})
+    else:
+        actions, tags = _write_rows(session, transaction, frame, mode, (), merge_schema, "")
+    parse = _scala_object(jvm, "org.apache.spark.sql.delta.actions.Action").fromJson
+    for add in adds:
+        actions = actions.appended(parse(add))
+    with committing() as metadata:
+        return _commit_write(session, transaction, actions, tags, mode, (), marks, metadata)
+
+
+def create_delta_table(transaction: Any, empty: DataFrame, properties: Mapping[str, str]) -> None:
+    """Make a table with the columns of an empty frame, also in a folder that has other files.
+
+    Depends on the classes that `commit_delta_append` names. Raises Delta's conflict if another has made it meanwhile.
+    """
+    session = empty.sparkSession
+    jvm: Any = session._jvm
+    mode = jvm.org.apache.spark.sql.SaveMode.Append
+    actions, tags = _write_rows(session, transaction, empty, mode, (), False, "", properties)
+    _commit_write(session, transaction, actions, tags, mode, (), {}, "")
+
+
+def _read_marks(transaction: Any, marks: Mapping[str, int]) -> None:
+    """Let a concurrent commit for one of these applications be a conflict."""
+    for app_id in marks:
+        transaction.readTxn().addOne(app_id)
+
+
+def _write_rows(
+    session: SparkSession,
+    transaction: Any,
+    frame: DataFrame,
+    mode: Any,
+    partition_by: Sequence[str],
+    merge_schema: bool,
+    replaced: str,
+    properties: Mapping[str, str] | None = None,
+) -> tuple[Any, Any]:
+    """Write a frame's rows as files; the actions of their commit, and its tags. A new table gets the properties."""
+    jvm: Any = session._jvm
+    java_session = session._jsparkSession
+    delta = jvm.org.apache.spark.sql.delta
+    none = _scala_object(jvm, "scala.None")
+    python = jvm.org.apache.spark.api.python.PythonUtils
     given = {"mergeSchema": str(merge_schema).lower(), **({"replaceWhere": replaced} if replaced else {})}
     options = delta.DeltaOptions(python.toScalaMap(given), java_session.sessionState().conf())
     command = _scala_object(jvm, "org.apache.spark.sql.delta.commands.WriteIntoDelta").apply(
-        transaction.deltaLog(), mode, options, columns, nothing, frame._jdf, none, none, False
+        transaction.deltaLog(),
+        mode,
+        options,
+        python.toSeq(list(partition_by)),
+        python.toScalaMap(dict(properties or {})),
+        frame._jdf,
+        none,
+        none,
+        False,
     )
     written = command.writeAndReturnCommitData(transaction, java_session, none, False)
-    now_ms = jvm.scala.Option.apply(int(time.time() * 1000))
-    actions = written.actions()
+    return written.actions(), written.stringTags()
+
+
+def _commit_write(
+    session: SparkSession,
+    transaction: Any,
+    actions: Any,
+    tags: Any,
+    mode: Any,
+    partition_by: Sequence[str],
+    marks: Mapping[str, int],
+    metadata: str,
+) -> int:
+    """Commit the actions of a write with `marks`; the version."""
+    jvm: Any = session._jvm
+    none = _scala_object(jvm, "scala.None")
+    option = jvm.scala.Option
+    now_ms = option.apply(int(time.time() * 1000))
+    mark = jvm.org.apache.spark.sql.delta.actions.SetTransaction
     for app_id, version in marks.items():
-        actions = actions.appended(delta.actions.SetTransaction(app_id, version, now_ms))
-    with committing() as metadata:
-        said = jvm.scala.Option.apply(metadata or None)
-        operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write").apply(
-            mode, jvm.scala.Option.apply(columns), none, said, none, none, none, none, none
-        )
-        transaction.commitIfNeeded(actions, operation, written.stringTags())
+        actions = actions.appended(mark(app_id, version, now_ms))
+    columns = jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(partition_by))
+    operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write").apply(
+        mode, option.apply(columns), none, option.apply(metadata or None), none, none, none, none, none
+    )
+    version = transaction.commitIfNeeded(actions, operation, tags)
+    return int(version.get()) if version.isDefined() else -1
 
 
 def _scala_object(jvm: Any, name: str) -> Any:

@@ -1,0 +1,1 @@
+"""Archives of topics: Delta tables that follow topics, offset by offset."""

@@ -1,0 +1,179 @@
+"""Archives declared in YAML: which topics, with which values, into which tables. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from headwater.pipelines.archive.errors import ArchiveError
+from headwater.pipelines.archive.round_plan import OnGap
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.definition.includes import ReadFile
+from headwater.pipelines.definition.model import Interval, Model, Shown, interval_ms, topic_name
+from headwater.pipelines.definition.topic_file import TopicFile, parse_topic_file
+from headwater.pipelines.loads.offsets.positions import Position, PositionKind, parse_position
+
+__all__ = ["ArchiveDeclaration", "ArchiveFile", "OnError", "TopicArchiveSpec", "parse_archive"]
+
+TOPICS_MAX = 1_000
+ROUND_BYTES = 1 << 30
+ROUND_BYTES_MIN = 1 << 20
+FRESHNESS = "60 seconds"
+FRESHNESS_MS_MIN = 1_000
+
+OnError = Literal["store", "suspend"]
+
+
+class _Choices(Model):
+    """What can be said for all topics and for one; None is what was said for all, or else the default."""
+
+    start: str | None = Field(
+        default=None,
+        alias="from",
+        description="where a new archive begins: `earliest`, `latest`, an offset, offsets by partition, a time. "
+        "Default: `earliest`",
+    )
+    raw: bool | None = Field(
+        default=None, description="keep the bytes of every value in the column `_value`. Default: `false`"
+    )
+    headers: bool | None = Field(
+        default=None, description="keep the records' headers in the column `_headers`. Default: `true`"
+    )
+    on_gap: OnGap | None = Field(
+        default=None,
+        description="records that retention deleted before they were archived: `fail` stops the topic's archive, "
+        "`record` goes on behind them and records the gap in the table. Default: `fail`",
+    )
+    on_error: OnError | None = Field(
+        default=None,
+        description="values that cannot be decoded: `store` keeps them, with the reason, in the columns `_value` and "
+        "`_error`; `suspend` stops the topic's archive before them. Default: `store`",
+    )
+    merge_schema: bool | None = Field(
+        default=None, description="add columns of a later schema to the table. Default: `false`"
+    )
+    freshness: Annotated[Interval | None, Shown("interval", FRESHNESS)] = Field(
+        default=None, description="how long a record may wait until it is in the table"
+    )
+    round_bytes: Annotated[int | None, Shown("bytes", f"{ROUND_BYTES:,}")] = Field(
+        default=None, ge=ROUND_BYTES_MIN, description="about how much of the log a commit adds at most"
+    )
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _unquoted(cls, value: object) -> object:
+        """Offsets and times as YAML reads them without quotes."""
+        if isinstance(value, bool) or value is None:
+            return value
+        return value.isoformat() if hasattr(value, "isoformat") else str(value) if isinstance(value, int) else value
+
+    @field_validator("start")
+    @classmethod
+    def _position(cls, value: str | None) -> str | None:
+        if value is not None and parse_position(value).kind is PositionKind.LAST:
+            raise ValueError("an archive goes on where its table ends: `from` says where a new one begins")
+        return value
+
+    @field_validator("freshness")
+    @classmethod
+    def _not_too_often(cls, value: str | None) -> str | None:
+        if value is not None and interval_ms(value) < FRESHNESS_MS_MIN:
+            raise ValueError("freshness is at least 1 second: each round is a commit")
+        return value
+
+
+class ArchivedTopic(_Choices):
+    """One topic's archive."""
+
+    table: str | None = Field(
+        default=None, min_length=1, description="the Delta table: a path or URL. Default: the topic's name below `root`"
+    )
+
+
+class ArchiveDeclaration(_Choices):
+    """`archive:`. What is said here is said for every topic that does not say it itself."""
+
+    root: str | None = Field(default=None, min_length=1, description="path or URL below which the tables are")
+    topics: dict[str, ArchivedTopic | None] = Field(
+        min_length=1, max_length=TOPICS_MAX, description="the archived topics, with what differs for them"
+    )
+
+    @field_validator("topics")
+    @classmethod
+    def _names(cls, value: dict[str, ArchivedTopic | None]) -> dict[str, ArchivedTopic | None]:
+        for name in value:
+            topic_name(name)
+        return value
+
+
+class ArchiveFile(TopicFile):
+    """The whole file."""
+
+    archive: ArchiveDeclaration = Field(description="what is archived")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicArchiveSpec:
+    """The archive of one topic.
+
+    Attributes:
+        table: The Delta table, an absolute path or a URL.
+        start: Where a new archive begins.
+        freshness_ms: How long a record may wait.
+        round_bytes: About how many bytes of the log a round takes.
+    """
+
+    topic: str
+    table: str
+    start: Position
+    raw: bool = False
+    headers: bool = True
+    on_gap: OnGap = "fail"
+    on_error: OnError = "store"
+    merge_schema: bool = False
+    freshness_ms: int = interval_ms(FRESHNESS)
+    round_bytes: int = ROUND_BYTES
+
+
+def parse_archive(
+    text: str, file: str, variables: Mapping[str, str], folder: str, environ: Mapping[str, str], read_file: ReadFile
+) -> tuple[list[TopicArchiveSpec], Loaded]:
+    """Check a file's text. Returns the archives, and a pipeline without stages that declares their topics.
+
+    Raises PipelineError with every problem of the file, and ArchiveError for tables that cannot be.
+    """
+    parsed, loaded = parse_topic_file(ArchiveFile, "archive", text, file, variables, folder, environ, read_file)
+    specs = [
+        _spec(parsed.archive, topic, own or ArchivedTopic(), loaded) for topic, own in parsed.archive.topics.items()
+    ]
+    tables: dict[str, str] = {}
+    for each in specs:
+        other = tables.setdefault(each.table, each.topic)
+        if other != each.topic:
+            raise ArchiveError(f"{each.table} would be the table of {other} and of {each.topic}: a table has one topic")
+    return specs, loaded
+
+
+def _spec(declared: ArchiveDeclaration, topic: str, own: ArchivedTopic, loaded: Loaded) -> TopicArchiveSpec:
+    if own.table is None and declared.root is None:
+        raise ArchiveError(f"the archive of {topic} has no table: give archive.root, or the topic's table")
+    table = loaded.path(own.table if own.table is not None else f"{str(declared.root).rstrip('/')}/{topic}")
+    if re.search(r"[*?\[\]{}\\]", table):
+        raise ArchiveError(f"{table}: Spark takes * ? [ ] {{ }} and \\ in a path for a pattern: name another table")
+    chosen = {
+        name: value
+        for name in ("raw", "headers", "on_gap", "on_error", "merge_schema", "round_bytes")
+        if (value := _said(declared, own, name)) is not None
+    }
+    freshness = _said(declared, own, "freshness") or FRESHNESS
+    start = parse_position(str(_said(declared, own, "start") or "earliest"))
+    return TopicArchiveSpec(topic, table.rstrip("/"), start, freshness_ms=interval_ms(str(freshness)), **chosen)  # type: ignore[arg-type]
+
+
+def _said(declared: ArchiveDeclaration, own: ArchivedTopic, name: str) -> object:
+    said = getattr(own, name)
+    return getattr(declared, name) if said is None else said

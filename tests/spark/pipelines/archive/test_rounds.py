@@ -1,0 +1,167 @@
+"""Rounds of archives: what is in the table, and how far it says it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from tests.spark.pipelines.archive.conftest import Archives
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "carrier": {"type": "string"},
+        "delay": {"type": "number"},
+        "at": {"type": "string", "format": "date-time"},
+    },
+    "required": ["id"],
+}
+JSON = """
+topics:
+  "@flights": {value: json, schema: flight.json}
+archive:
+  root: lake
+  topics:
+    "@flights":
+"""
+
+
+def flights(archives: Archives, numbers: Sequence[int], **more: Any) -> None:
+    archives.lab.write("flight.json", json.dumps(SCHEMA))
+    values = [(f"k{n}", {"id": n, "carrier": "AA", "delay": n / 2, "at": "2026-01-02T03:04:05.678Z"}) for n in numbers]
+    archives.lab.produce("@flights", values, **more)
+
+
+def test_each_record_is_a_row_with_its_place_and_rounds_go_on_where_the_table_ends(archives: Archives) -> None:
+    flights(archives, range(30), partitions=3)
+    archives.caught_up(JSON)
+    flights(archives, range(30, 40))
+    archives.caught_up(JSON)
+    seen = archives.lab.read("@flights")
+    rows = archives.rows("@flights", "_key", "id", "carrier", "delay", "_headers", "_error", "_value")
+    assert [row[:2] for row in rows] == [(each.partition, each.offset) for each in seen]
+    assert [row[2] for row in rows] == [each.key for each in seen]
+    assert [row[3] for row in rows] == [each.json["id"] for each in seen]
+    assert {row[4:] for row in rows} == {("AA", each.json["id"] / 2, None, None, None) for each in seen}
+    assert archives.frame("@flights").columns == [
+        "_partition", "_offset", "_timestamp", "_key", "id", "carrier", "delay", "at", "_headers", "_error", "_value",
+    ]  # fmt: skip
+    ends = {partition: sum(each.partition == partition for each in seen) for partition in range(3)}
+    assert (archives.state("@flights").ends, archives.state("@flights").gaps) == (ends, {})
+    [times] = archives.frame("@flights").selectExpr("collect_set(unix_millis(_timestamp))").collect()
+    assert set(times[0]) == {each.timestamp_ms for each in seen}
+
+
+def test_a_round_without_new_records_commits_nothing(archives: Archives) -> None:
+    flights(archives, range(5))
+    archives.caught_up(JSON)
+    before = archives.commits("@flights")
+    archives.caught_up(JSON)
+    assert archives.commits("@flights") == before
+    assert [each.rows for each in archives.rounds] == [5]
+
+
+def test_values_that_cannot_be_decoded_are_rows_with_the_reason_and_the_value(archives: Archives) -> None:
+    flights(archives, range(3))
+    archives.lab.produce("@flights", [b"no JSON", ("k", '{"carrier": "AA"}', [("h", b"1")]), (b"tombstone", None)])
+    flights(archives, [7])
+    archives.caught_up(JSON)
+    rows = archives.rows("@flights", "id", "_error", "_value", "_headers")
+    assert [row[2] for row in rows] == [0, 1, 2, None, None, None, 7]
+    assert [None if row[4] is None else bytes(row[4]) for row in rows] == [
+        None, None, None, b"no JSON", b'{"carrier": "AA"}', None, None,
+    ]  # fmt: skip
+    assert rows[3][3] == "the value is not JSON"
+    assert rows[4][3] == "the required field id is missing or null"
+    assert rows[5][3] == "the value is null"
+    assert [tuple(each) for each in rows[4][5]] == [("h", b"1")]
+    assert (archives.rounds[0].rows, archives.rounds[0].errors) == (7, 3)
+    # All of it in one commit, by both ways.
+    assert len(archives.commits("@flights")) == 2
+    assert sum("add" in action for action in archives.commits("@flights")[1]) == 2
+    assert not (archives.path("@flights") / "_headwater" / "undecoded").exists() or not list(
+        (archives.path("@flights") / "_headwater" / "undecoded").iterdir()
+    )
+
+
+def test_a_suspended_archive_stops_before_a_value_that_cannot_be_decoded(archives: Archives) -> None:
+    flights(archives, range(3))
+    archives.caught_up(JSON)
+    archives.lab.produce("@flights", [b"no JSON"])
+    [failure] = archives.once(JSON.replace('  topics:\n    "@f', '  on_error: suspend\n  topics:\n    "@f'))
+    assert failure.is_user_error
+    assert "1 values of" in failure.error
+    assert archives.state("@flights").ends == {0: 3}
+    assert len(archives.rows("@flights")) == 3
+
+
+def test_control_records_and_aborted_transactions_move_the_offsets(archives: Archives) -> None:
+    flights(archives, range(2))
+    name = f"{archives.lab.prefix}flights"
+    producer = Producer({"bootstrap.servers": archives.lab.servers, "transactional.id": f"{name}-t"})
+    producer.init_transactions(30)
+    for commits in (False, True, False):
+        producer.begin_transaction()
+        producer.produce(name, json.dumps({"id": 100 + commits}))
+        producer.flush(30)
+        (producer.commit_transaction if commits else producer.abort_transaction)(30)
+    archives.caught_up(JSON)
+    assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 101]
+    assert archives.state("@flights").ends == {0: 8}
+    producer.begin_transaction()
+    producer.produce(name, b"x")
+    producer.flush(30)
+    producer.abort_transaction(30)
+    archives.caught_up(JSON)
+    assert archives.state("@flights").ends == {0: 10}
+    assert len(archives.rows("@flights")) == 3
+    assert not any("add" in action for action in archives.commits("@flights")[-1])
+
+
+@pytest.mark.parametrize("value", ["raw", "string"])
+def test_values_without_columns_are_kept_as_they_are(archives: Archives, value: str) -> None:
+    archives.lab.produce("@texts", [("a", "é"), (b"\xff", "b", [("h", None)]), (None, None), ("c", b"\xff")])
+    text = f'topics: {{"@texts": {{value: {value}}}}}\narchive: {{root: lake, topics: {{"@texts": }}}}\n'
+    archives.caught_up(text)
+    rows = archives.rows("@texts", "_key", "value", "_headers")
+    assert [row[2] for row in rows] == [b"a", b"\xff", None, b"c"]
+    assert [tuple(each) for each in rows[1][4]] == [("h", None)]
+    if value == "raw":
+        assert [row[3] for row in rows] == ["é".encode(), b"b", None, b"\xff"]
+        assert archives.frame("@texts").columns == ["_partition", "_offset", "_timestamp", "_key", "value", "_headers"]
+    else:
+        assert [row[3] for row in rows] == ["é", "b", None, None]
+        assert archives.rows("@texts", "_error", "_value")[3][2:] == ("the value is not UTF-8 text", b"\xff")
+
+
+def test_rounds_are_bounded_and_run_until_the_table_has_caught_up(archives: Archives) -> None:
+    archives.lab.produce("@big", [b"x" * 20_000] * 300, partitions=2)
+    archives.caught_up('archive: {root: lake, round_bytes: 1048576, topics: {"@big": }}')
+    assert len(archives.rounds) >= 5
+    assert len(archives.rows("@big")) == 300
+    assert archives.rounds[-1].plan.backlog == 0
+
+
+def test_partitions_that_are_added_begin_with_their_log(archives: Archives) -> None:
+    text = 'archive: {root: lake, from: latest, topics: {"@grown": }}'
+    archives.lab.produce("@grown", [b"before"])
+    archives.caught_up(text)
+    assert archives.rows("@grown") == []
+    assert archives.state("@grown").gaps == {0: ((0, 1),)}
+    name = f"{archives.lab.prefix}grown"
+    admin = AdminClient({"bootstrap.servers": archives.lab.servers})
+    admin.create_partitions([NewPartitions(name, 2)])[name].result(60)
+    producer = Producer({"bootstrap.servers": archives.lab.servers})
+    producer.produce(name, b"new", partition=1)
+    assert producer.flush(30) == 0
+    archives.caught_up(text)
+    assert archives.rows("@grown", "value") == [(1, 0, b"new")]
+    assert archives.state("@grown").ends == {0: 1, 1: 1}
