@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -31,7 +32,7 @@ from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.stored_levels import check_stored_levels
 from headwater.logtier.network.listeners import ListenError, Listeners
 from headwater.logtier.replication.fetch_session import FetchSessionCache
-from headwater.logtier.replication.log_assignment import directories_of
+from headwater.logtier.replication.log_assignment import directories_of, is_held_elsewhere
 from headwater.logtier.replication.partition_replication import no_followers
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import Clock
@@ -185,6 +186,7 @@ def _open_logs(
         topic_configs={topic.name: metadata.topic_config(topic) for topic in image.topics.values()},
         topic_ids={topic.name: topic.topic_id for topic in image.topics.values()},
         replica_directories=directories_of(config.node_id, image),
+        is_held_elsewhere=functools.partial(is_held_elsewhere, config.node_id, image),
         post=_poster(asyncio.get_running_loop()),
         on_fatal=on_failure,
     )

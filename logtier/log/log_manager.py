@@ -25,6 +25,7 @@ from headwater.logtier.log.folders.replica_folders import (
     FutureFolder,
     choose_copy,
     is_to_keep,
+    later_copy,
     remove_marker,
     sort_futures,
 )
@@ -67,6 +68,7 @@ class LogManager:
         topic_configs: Mapping[str, TopicConfig] | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
         replica_directories: Mapping[TopicPartition, str] | None = None,
+        is_held_elsewhere: Callable[[TopicPartition], bool] = lambda _: False,
         post: Post | None = None,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
@@ -80,6 +82,7 @@ class LogManager:
             topic_ids: Ids of the existing topics; they distinguish a log from the log of a deleted topic of the same
                 name.
             replica_directories: Ids of the log folders that the metadata name for replicas of this broker.
+            is_held_elsewhere: Whether other brokers have all records of a partition.
             post: See `durability`.
             on_fatal: Called with the reason when the folder of the metadata, or the last folder, goes offline.
         """
@@ -106,6 +109,7 @@ class LogManager:
         self._topic_configs = dict(topic_configs or {})
         self._topic_ids = dict(topic_ids or {})
         self._replica_directories = dict(replica_directories or {})
+        self._is_held_elsewhere = is_held_elsewhere
         self.post = post
         self._on_fatal = on_fatal
         self._is_started = False
@@ -230,6 +234,8 @@ class LogManager:
         chosen = choose_copy(self.disk, opened, found, topic_id, directory_id)
         if chosen is None and self._has_log_in(directory_id, topic_partition):
             chosen = opened  # until that one is found
+        if chosen is None and not directory_id and self._is_held_elsewhere(topic_partition):
+            chosen = later_copy(self.disk, opened, found)
         if chosen is None:
             raise LogDirError(
                 f"log folder {directory.path}: {topic_partition} is also in {known_directory.path}; move one of them "

@@ -27,6 +27,14 @@ def _is_only_replica(broker_id: int, state: PartitionImage) -> bool:
     return former == (broker_id,) and {broker_id}.issuperset((*state.isr, *state.elr))
 
 
+def is_held_elsewhere(broker_id: int, image: MetadataImage, topic_partition: TopicPartition) -> bool:
+    """Whether other replicas have all records of a partition, so that they complete a log which lacks some."""
+    topic = image.topic(topic_partition.topic)
+    if topic is None or topic_partition.partition >= len(topic.partitions):
+        return False
+    return not _is_only_replica(broker_id, topic.partitions[topic_partition.partition])
+
+
 def is_moved_away(broker_id: int, topic: TopicImage | None, index: int, log: Log) -> bool:
     """Whether a log may be deleted because the replicas of its partition are on other brokers now.
 

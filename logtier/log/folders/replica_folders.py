@@ -9,19 +9,22 @@ copy the name of the log; when both names are on the device, the marker is remov
 - two logs, one marked to replace the other: the marked one is the log.
 
 A log that was created while its folder of before was offline, because its replica was assigned to other brokers and
-back, is the log when the folder is there again: the metadata name its folder (KIP-858). A log whose creation failed on
-a full disk, and was then repeated on another one, may have left an empty folder.
+back, is the log when the folder is there again: the metadata name its folder (KIP-858). If the broker ended before it
+could report that folder, the log is the one with the later records. A log whose creation failed on a full disk, and was
+then repeated on another one, may have left an empty folder.
 """
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from headwater.logtier.log.folders.log_directory import LogDirectory
 from headwater.logtier.log.partition_metadata import NO_TOPIC_ID
+from headwater.logtier.log.segments.batch_scan import checked_batches
 from headwater.logtier.protocol.topic_partition import TopicPartition
-from headwater.logtier.runtime.disk import Disk
+from headwater.logtier.runtime.disk import Disk, File
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +101,41 @@ def choose_copy(
     if is_empty is other_is_empty:
         return None
     return second if is_empty else first
+
+
+def later_copy(disk: Disk, first: Copy, second: Copy) -> Copy:
+    """Return the log with the later records, of two that are replicas of one partition at different times.
+
+    By the last batch: the one of a later leader epoch, then that with the larger offset, as replicas are elected in
+    Raft. Whatever either has acknowledged is in it: logs agree up to the end of a common epoch, and records of a later
+    epoch come from a leader that had all committed ones.
+    """
+    return second if _last_place(disk, second.path) > _last_place(disk, first.path) else first
+
+
+def _last_place(disk: Disk, path: str) -> tuple[int, int]:
+    """Return leader epoch and offset of a log's last whole batch; (-1, -1) without one."""
+    names = sorted((each.name for each in disk.listdir(path) if each.name.endswith(".log")), reverse=True)
+    for name in names:
+        file = disk.open_read_only(f"{path}/{name}")
+        try:
+            last = None
+            for batch, _ in checked_batches(_Records(int(name.removesuffix(".log")), file.size, file), 0):
+                last = batch.header
+        finally:
+            file.close()
+        if last is not None:
+            return last.partition_leader_epoch, last.last_offset
+    return -1, -1
+
+
+@dataclass(slots=True)
+class _Records:
+    """The records of a log's segment, as a scan needs them."""
+
+    base_offset: int
+    size: int
+    file: File
 
 
 def has_records(disk: Disk, path: str) -> bool:

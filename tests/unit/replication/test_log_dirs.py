@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import os
 import random
 import shutil
@@ -30,7 +31,7 @@ from headwater.logtier.metadata.topic_nodes import change_topic
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
-from headwater.logtier.replication.log_assignment import directories_of
+from headwater.logtier.replication.log_assignment import directories_of, is_held_elsewhere
 from headwater.logtier.replication.partition_reads import FetchPartition
 from headwater.logtier.replication.replica_manager import ReplicaManager
 from headwater.logtier.runtime.clock import SystemClock
@@ -44,21 +45,29 @@ BROKEN = OSError(errno.EIO, "Input/output error")
 BATCH = build_batch([Record(None, b"v" * 100, 1_000)])
 
 
+def log_manager(
+    folders: list[str], image: MetadataImage, disk: Disk, on_fatal: Callable[[str], None] = lambda _: None
+) -> LogManager:
+    """The logs of broker 1; not started."""
+    return LogManager(
+        BrokerConfig.from_properties({"log.dirs": folders, "node.id": 1}),
+        disk,
+        SystemClock(),
+        random.Random(1),
+        topic_ids={topic.name: topic.topic_id for topic in image.topics.values()},
+        replica_directories=directories_of(1, image),
+        is_held_elsewhere=functools.partial(is_held_elsewhere, 1, image),
+        on_fatal=on_fatal,
+    )
+
+
 class Node:
     """The log folders and replicas of one broker; `kill` leaves the files as they are."""
 
     def __init__(self, folders: list[str], image: MetadataImage, disk: Disk) -> None:
         self.fatal: list[str] = []
         self.image = image
-        self.logs = LogManager(
-            BrokerConfig.from_properties({"log.dirs": folders, "node.id": 1}),
-            disk,
-            SystemClock(),
-            random.Random(1),
-            topic_ids={topic.name: topic.topic_id for topic in image.topics.values()},
-            replica_directories=directories_of(1, image),
-            on_fatal=self.fatal.append,
-        )
+        self.logs = log_manager(folders, image, disk, self.fatal.append)
         self.logs.start()
         self.replicas = ReplicaManager(
             1,
@@ -68,6 +77,11 @@ class Node:
             lambda delay, call: asyncio.get_running_loop().call_later(delay, call),
         )
         self.replicas.start(image)
+
+    def learn(self, partition: int, **changes: Any) -> None:
+        """The next process finds another state of a partition in the metadata."""
+        self.replicas.apply = lambda _: None  # type: ignore[method-assign, assignment]
+        self.change_partition(partition, **changes)
 
     def change(self, changes: Changes) -> None:
         image = self.image.apply(changes)
@@ -476,6 +490,34 @@ def test_a_partition_that_was_moved_away_and_back_while_its_folder_was_offline_h
     assert mended.in_folder(folders[1]) == []
     assert not os.path.exists(f"{folders[1]}/flights-{partition}")
     [kept] = Path(folders[1]).glob(f"flights-{partition}.*-stray")
+    assert (kept / f"{0:020}.log").stat().st_size, "its records are kept"
+
+
+@pytest.mark.parametrize(("cut_folder", "epoch"), [(0, 0), (1, 0), (0, 5), (1, 5)])
+def test_of_two_logs_whose_folder_was_never_reported_the_later_one_is_opened_if_others_have_the_records(
+    start: Start, folders: list[str], cut_folder: int, epoch: int
+) -> None:
+    """The folder was away while its replica was, too; the broker made another log, and ended before it reported it."""
+    node = start()
+    node.create(partitions=3)
+    [partition] = node.in_folder(folders[0])
+    for _ in range(3):
+        node.append(partition)
+    size = Path(folders[0], f"flights-{partition}", f"{0:020}.log").stat().st_size // 3
+    node.learn(partition, replicas=(1, 2), isr=(1, 2), leader=2, directories=())
+    shutil.copytree(f"{folders[0]}/flights-{partition}", f"{folders[1]}/flights-{partition}")
+    shorter = Path(folders[cut_folder], f"flights-{partition}", f"{0:020}.log")
+    os.truncate(shorter, 2 * size)
+    with shorter.open("r+b") as file:
+        file.seek(size + 12)
+        file.write(epoch.to_bytes(4, "big"))  # of its last batch
+    node.kill()
+    logs = log_manager(folders, node.image, RealDisk())
+    logs.start()
+    later = cut_folder if epoch else 1 - cut_folder
+    assert logs.directory_of(TopicPartition("flights", partition)).path == folders[later]
+    logs.close()
+    [kept] = Path(folders[1 - later]).glob(f"flights-{partition}.*-stray")
     assert (kept / f"{0:020}.log").stat().st_size, "its records are kept"
 
 
