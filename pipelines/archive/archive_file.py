@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Mapping
+import urllib.parse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -150,12 +152,36 @@ def parse_archive(
     specs = [
         _spec(parsed.archive, topic, own or ArchivedTopic(), loaded) for topic, own in parsed.archive.topics.items()
     ]
-    tables: dict[str, str] = {}
+    _require_apart(specs)
+    return specs, loaded
+
+
+def _require_apart(specs: Sequence[TopicArchiveSpec]) -> None:
+    """Raise ArchiveError for two archives with one table, and for a table within another, which VACUUM would empty."""
+    topics: dict[str, str] = {}
     for each in specs:
-        other = tables.setdefault(each.table, each.topic)
+        other = topics.setdefault(_place(each.table), each.topic)
         if other != each.topic:
             raise ArchiveError(f"{each.table} would be the table of {other} and of {each.topic}: a table has one topic")
-    return specs, loaded
+    for each in specs:
+        place = _place(each.table)
+        for parent in (place[:end] for end, character in enumerate(place) if character == "/"):
+            if parent in topics:
+                raise ArchiveError(
+                    f"the table of {each.topic}, {each.table}, would be within that of {topics[parent]}: VACUUM of the "
+                    "outer table deletes the files of the inner one"
+                )
+
+
+def _place(table: str) -> str:
+    """A table's path, in one form.
+
+    >>> _place("file:///lake//flights"), _place("hdfs://nn/lake/./flights")
+    ('/lake/flights', 'hdfs://nn/lake/flights')
+    """
+    url = urllib.parse.urlsplit(table)
+    place = posixpath.normpath(f"/{url.path.lstrip('/')}")
+    return place if url.scheme in ("", "file") else f"{url.scheme}://{url.netloc}{place}"
 
 
 def _spec(declared: ArchiveDeclaration, topic: str, own: ArchivedTopic, loaded: Loaded) -> TopicArchiveSpec:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
-from headwater.pipelines.archive.marks import PREFIX, ArchiveState, marks_of
+from headwater.pipelines.archive.marks import ArchiveState, marks_of
 from headwater.pipelines.archive.round_plan import RoundPlan
 from headwater.pipelines.archive.written_tables import delta_writer_reason, indexed_columns
 from headwater.pipelines.file_systems.file_system import FileSystem
 from headwater.pipelines.loads.errors import LoadError
 from headwater.pipelines.loads.targets.schemas import check_schema, schema_text
 from headwater.pipelines.locks.table_lock import table_lock
+from headwater.pipelines.seam.marks import ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.spark_errors import first_line
 
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveTable", "TableSnapshot"]
 
-TOPIC_PROPERTY: Final = "headwater.archive.topic"
-ID_PROPERTY: Final = "headwater.archive.topic.id"
-MODE_PROPERTY: Final = "headwater.archive.mode"
 APPEND: Final = "append"
 _METADATA_KEY: Final = "headwater.archive"
 #: With it, Delta drops the offsets after a time.
@@ -40,6 +39,8 @@ _RETENTION: Final = "delta.setTransactionRetentionDuration"
 #: A table of more applications than this has no list of them in its last commit: its state is rebuilt by a job.
 MARKS_CONF: Final = "spark.databricks.delta.setTransactionsInCrc.maxAllowed"
 MARKS_MAX: Final = 20_000
+#: Longest wait for the lock of a table on a local disk.
+LOCK_S_MAX: Final = 60.0
 #: Delta's error conditions of a commit that another one has overtaken.
 _CONFLICTS: Final = re.compile(r"\[DELTA_(CONCURRENT_\w+|PROTOCOL_CHANGED|METADATA_CHANGED)")
 
@@ -52,7 +53,7 @@ class TableSnapshot:
         transaction: Delta's transaction on this snapshot.
         writer_reason: Why only Delta's own writer can write to it; '' if files may be added.
         indexed_columns: How many columns have statistics.
-        lacks: Whether it lacks columns that rows have.
+        schema: Its columns in Spark's JSON.
     """
 
     transaction: Any
@@ -60,54 +61,82 @@ class TableSnapshot:
     state: ArchiveState
     writer_reason: str
     indexed_columns: int
-    lacks: bool
+    schema: str = field(repr=False)
+
+    def lacks(self, columns: StructType) -> bool:
+        """Whether the table lacks columns."""
+        names = {each["name"] for each in json.loads(self.schema)["fields"]}
+        return any(each.name not in names for each in columns.fields)
+
+    def check(self, columns: StructType, *, merge_schema: bool) -> None:
+        """Raise ArchiveError if rows with these columns do not fit the table."""
+        try:
+            check_schema(self.schema, schema_text(columns.json()), merge=merge_schema)
+        except LoadError as error:
+            raise ArchiveError(_of_archive(str(error))) from None
 
 
 class ArchiveTable:
     """One table; the caller holds the archive's lock."""
 
-    def __init__(self, path: str, topic: str, topic_id: str, files: FileSystem) -> None:
+    def __init__(
+        self,
+        path: str,
+        topic: str,
+        topic_id: str,
+        files: FileSystem,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.path = path
+        self._is_stopped = is_stopped
         self._topic = topic
         self._topic_id = topic_id
         self._files = files
 
-    def snapshot(self, spark: SparkSession, columns: StructType, *, merge_schema: bool) -> TableSnapshot:
-        """The table's newest state, made if there is none. Raises ArchiveError if it cannot be this archive's."""
+    def snapshot(self, spark: SparkSession) -> TableSnapshot | None:
+        """The table's newest state; None without a table. Raises ArchiveError if it cannot be this archive's."""
         spark.conf.set(MARKS_CONF, MARKS_MAX)
         transaction = jvm.start_delta_transaction(spark, self.path)
         if jvm.delta_version(transaction) < 0:
-            self._create(spark, columns)
-            transaction = jvm.start_delta_transaction(spark, self.path)
+            return None
         self._require_own(transaction)
-        state = ArchiveState.of(jvm.delta_marks(transaction, PREFIX), self._topic_id)
-        had = jvm.delta_schema(transaction)
-        try:
-            check_schema(had, schema_text(columns.json()), merge=merge_schema)
-        except LoadError as error:
-            raise ArchiveError(_of_archive(str(error))) from None
-        protocol, definition = ({**json.loads(text)} for text in jvm.delta_definition(transaction))
-        fields = json.loads(had)["fields"]
-        names = {field["name"] for field in fields}
+        protocol, definition = (json.loads(text) for text in jvm.delta_definition(transaction))
+        schema = jvm.delta_schema(transaction)
         return TableSnapshot(
             transaction,
             jvm.delta_version(transaction),
-            state,
-            delta_writer_reason(protocol["protocol"], definition["metaData"], fields),
+            ArchiveState.of(jvm.delta_marks(transaction, PREFIX), self._topic_id),
+            delta_writer_reason(protocol["protocol"], definition["metaData"], json.loads(schema)["fields"]),
             indexed_columns(definition["metaData"]),
-            lacks=any(field.name not in names for field in columns.fields),
+            schema,
         )
 
-    def _create(self, spark: SparkSession, columns: StructType) -> None:
-        found = [entry.name for entry in self._files.list(self.path) if not entry.name.startswith(("_", "."))]
-        if found:
-            raise ArchiveError(f"{self.path} holds files ({found[0]}) and is no Delta table: name a folder of its own")
+    def create(self, spark: SparkSession, columns: StructType, before_commit: Callable[[], None]) -> None:
+        """Make the table, without a row, unless there is one. Raises ArchiveError for a folder that holds files."""
+        names = [entry.name for entry in self._files.list(self.path) if not entry.name.startswith(("_", "."))]
+        if names:
+            raise ArchiveError(f"{self.path} holds files ({names[0]}) and is no Delta table: name a folder of its own")
         properties = {TOPIC_PROPERTY: self._topic, ID_PROPERTY: self._topic_id, MODE_PROPERTY: APPEND}
-        # Another process may make the same table, where nothing but this lock keeps them apart.
-        with table_lock(self.path):
+        with self._committing():
+            before_commit()
             transaction = jvm.start_delta_transaction(spark, self.path)
             if jvm.delta_version(transaction) < 0:
-                jvm.create_delta_table(transaction, spark.createDataFrame([], columns), properties)
+                jvm.create_delta_table(spark, transaction, columns.json(), properties)
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Hold the lock of a table on a local disk, where nothing else keeps the commits of two processes apart.
+
+        Raises ArchiveFailed if another process holds it for long: it may be frozen.
+        """
+        deadline_s = time.monotonic() + LOCK_S_MAX
+
+        def waits(path: str) -> None:
+            if self._is_stopped() or time.monotonic() > deadline_s:
+                raise ArchiveFailed(f"another process holds the lock of the table {path}: nothing was added")
+
+        with table_lock(self.path, waits):
+            yield
 
     def _require_own(self, transaction: Any) -> None:
         topic, topic_id, mode, retention = (
@@ -135,22 +164,22 @@ class ArchiveTable:
         plan: RoundPlan,
         adds: Sequence[str],
         frame: DataFrame | None,
-        counts: Callable[[], tuple[int, int]],
-        before_commit: Callable[[], None],
+        confirm: Callable[[], tuple[int, int]],
+        columns: StructType,
     ) -> int:
         """Commit a round: its files, a frame's rows, its offsets and gaps; the version.
 
-        `counts` tells the numbers of rows and of those with an error, once all are written. `before_commit` raises if
-        the round must not be committed. Raises ArchiveFailed if another commit has overtaken it.
+        `confirm` is called in the last moment, when all files are written: it tells the numbers of rows and of those
+        with an error, and raises if the round must not be committed. Raises ArchiveFailed if another commit has
+        overtaken it.
         """
         import delta.tables  # noqa: F401 - it teaches PySpark the names of Delta's conflicts
         from pyspark.errors import PySparkException
 
         @contextmanager
         def committing() -> Iterator[str]:
-            rows, errors = counts()
-            before_commit()
-            with table_lock(self.path):
+            with self._committing():
+                rows, errors = confirm()
                 yield json.dumps({_METADATA_KEY: self._said(plan, rows, errors)}, separators=(",", ":"))
 
         try:
@@ -160,13 +189,13 @@ class ArchiveTable:
                 adds,
                 frame,
                 marks_of(self._topic_id, plan.ends, plan.gaps),
-                merge_schema=snapshot.lacks,
+                merge_schema=snapshot.lacks(columns),
                 committing=committing,
             )
         except PySparkException as error:
             if _CONFLICTS.match(first_line(error)):
                 raise ArchiveFailed(
-                    f"another commit to {self.path} has overtaken this round: nothing of it was added"
+                    f"another commit to {self.path} has overtaken this round; the next one begins where the table is"
                 ) from None
             raise
 

@@ -95,7 +95,9 @@ class ArrowRows:
         if self.kind is ValueKind.JSON:
             from headwater.pipelines.datasource.json_fields import TAKEN, field_column
 
-            found = {name: records.column(field_column(place)) for place, name in enumerate(self.names)}
+            assert self.fields is not None, "the reading task has parsed them"
+            parsed = {name: place for place, (name, _) in enumerate(self.fields.fields)}
+            found = {name: records.column(field_column(parsed[name])) for name in self.names}
             is_doubtful = pc.invert(records.column(TAKEN))
         else:
             found, is_doubtful = self._framed(records)
@@ -173,5 +175,5 @@ def arrow_rows(known: KnownColumns, topic: str, schema: StructType, *, keeps_val
 
 def _own_columns(schema: StructType) -> tuple[str, ...]:
     """The value's columns among a table's."""
-    reserved: Sequence[str] = (*FIRST, HEADERS, columns.ERROR, columns.VALUE)
-    return tuple(field.name for field in schema.fields if field.name not in reserved)
+    own: Sequence[str] = (*FIRST, HEADERS, columns.ERROR, columns.VALUE)
+    return tuple(field.name for field in schema.fields if field.name not in own)

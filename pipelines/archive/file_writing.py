@@ -10,9 +10,9 @@ import contextlib
 import io
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 import orjson
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.datasource.options import ReadOptions
     from headwater.pipelines.datasource.reading import RangePartition
 
-__all__ = ["UNDECODED", "RangeWriter", "WrittenRange", "total", "write_ranges"]
+__all__ = ["UNDECODED", "RangeWriter", "WrittenRange", "write_ranges"]
 
 #: Below a table: records that Spark decodes, for the time of a round.
 UNDECODED: Final = "_headwater/undecoded"
@@ -78,7 +78,7 @@ class RangeWriter:
         decoded = _ParquetFile(self.files, self.table, f"part-{name}-c000.{CODEC}.parquet", self.indexed_columns)
         undecoded = _ParquetFile(self.files, join(self.table, UNDECODED, self.round_name), f"{name}.parquet", 0)
         has_headers = False
-        with contextlib.ExitStack() as open_files:
+        with contextlib.ExitStack() as open_files, decoded, undecoded:
             for records in read_range(part, self.options):
                 rows, rest = self.rows.of(records)
                 if rows.num_rows:
@@ -138,6 +138,14 @@ class _ParquetFile:
         self._held_bytes += batch.nbytes
         if self._held_rows >= GROUP_ROWS or self._held_bytes >= GROUP_BYTES:
             self._write_group()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None and self._writer is not None:
+            # Else pyarrow writes a footer when the writer is collected: the file would look whole, if it still is open.
+            self._writer.is_open = False
 
     def _write_group(self) -> None:
         import pyarrow as pa
@@ -203,8 +211,3 @@ def write_ranges(writer: RangeWriter) -> Any:
             yield writer.write(part)
 
     return write
-
-
-def total(written: Sequence[WrittenRange]) -> tuple[int, int]:
-    """The rows written, and those left to Spark."""
-    return sum(each.rows for each in written), sum(each.undecoded_rows for each in written)

@@ -1,11 +1,4 @@
-"""What a Delta table says of its archive: versions by appId, the `txn` actions of the archive's commits. Pure.
-
-They are part of the table's state: OPTIMIZE, VACUUM, the clean-up of the log and other tools' commits keep them.
-
-  headwater.archive/<topic id>/<partition>              the next offset: all before it is in the table, or in a gap
-  headwater.archive/<topic id>/<partition>/gap/<first>  the offset after a gap, which began at `first`: records lost by
-                                                        retention, or those before the offset at which the archive began
-"""
+"""The offsets of an archive as the marks of its table, and back (`seam.marks`). Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +9,10 @@ from typing import Final
 
 from headwater.pipelines.archive.errors import ArchiveError
 from headwater.pipelines.loads.offsets.ranges import Range, Ranges, joined
+from headwater.pipelines.seam.marks import PREFIX, end_mark, gap_mark
 
-__all__ = ["PREFIX", "ArchiveState", "marks_of"]
+__all__ = ["ArchiveState", "marks_of"]
 
-PREFIX: Final = "headwater.archive/"
 _MARK: Final = re.compile(r"(\d+)(?:/gap/(\d+))?")
 
 
@@ -65,8 +58,9 @@ def marks_of(topic_id: str, ends: Mapping[int, int], gaps: Ranges) -> dict[str, 
     >>> marks_of("t", {0: 9}, {0: ((0, 4),)})
     {'headwater.archive/t/0': 9, 'headwater.archive/t/0/gap/0': 4}
     """
-    own = f"{PREFIX}{topic_id}"
-    marks = {f"{own}/{partition}": end for partition, end in sorted(ends.items())}
+    marks = {end_mark(topic_id, partition): end for partition, end in sorted(ends.items())}
     return marks | {
-        f"{own}/{partition}/gap/{first}": after for partition, parts in sorted(gaps.items()) for first, after in parts
+        gap_mark(topic_id, partition, first): after
+        for partition, parts in sorted(gaps.items())
+        for first, after in parts
     }

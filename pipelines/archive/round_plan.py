@@ -12,7 +12,7 @@ from headwater.pipelines.datasource.offsets import limit_by_backlog
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.ranges import Range, Ranges
 
-__all__ = ["OnGap", "RoundPlan", "plan_round"]
+__all__ = ["OnGap", "RoundPlan", "cut", "plan_round"]
 
 OnGap: TypeAlias = Literal["fail", "record"]
 
@@ -68,7 +68,9 @@ def plan_round(
     for partition, end in sorted(log.end.items()):
         first, known = log.first[partition], state.ends.get(partition)
         if known is None:
-            # Whatever a new partition has was written since the archive began.
+            # Whatever a new partition has had was written since the archive began.
+            if state.ends and first > 0 and on_gap == "fail":
+                raise _lost(log.topic, partition, 0, first)
             start[partition] = max(first if state.ends else begin[partition], first)
             if start[partition]:
                 gaps[partition] = ((0, start[partition]),)
@@ -79,10 +81,7 @@ def plan_round(
             )
         elif known < first:
             if on_gap == "fail":
-                raise ArchiveError(
-                    f"the offsets {known} to {first - 1} of {log.topic}-{partition} were deleted by retention before "
-                    "they were archived; on_gap: record goes on behind them and records the gap in the table"
-                )
+                raise _lost(log.topic, partition, known, first)
             start[partition] = first
             gaps[partition] = ((known, first),)
         else:
@@ -98,3 +97,23 @@ def plan_round(
     # A partition without an offset yet is begun, too: readers must know where it begins.
     backlog = sum(max(log.end[partition] - end, 0) for partition, end in ends.items())
     return RoundPlan(ranges, gaps, moved, backlog)
+
+
+def _lost(topic: str, partition: int, first: int, after: int) -> ArchiveError:
+    return ArchiveError(
+        f"the offsets {first} to {after - 1} of {topic}-{partition} were deleted by retention before they were "
+        "archived; on_gap: record continues behind them and records the gap in the table"
+    )
+
+
+def cut(plan: RoundPlan, limits: Mapping[int, int]) -> RoundPlan:
+    """A plan that ends before some offsets, by partition.
+
+    >>> plan = RoundPlan({0: (3, 9), 1: (0, 4)}, {0: ((0, 3),)}, {0: 9, 1: 4}, backlog=5)
+    >>> cut(plan, {0: 7, 1: 0})
+    RoundPlan(ranges={0: (3, 7)}, gaps={0: ((0, 3),)}, ends={0: 7, 1: 0}, backlog=11)
+    """
+    ends = {partition: min(end, limits.get(partition, end)) for partition, end in plan.ends.items()}
+    ranges = {p: (start, ends[p]) for p, (start, _) in plan.ranges.items() if ends[p] > start}
+    left = sum(plan.ends[partition] - end for partition, end in ends.items())
+    return RoundPlan(ranges, plan.gaps, ends, plan.backlog + left)

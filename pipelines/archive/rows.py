@@ -37,6 +37,10 @@ def table_columns(
     """The columns of a topic's table. Raises ArchiveError if the value has columns of these names."""
     from pyspark.sql.types import StructType
 
+    wanted = known.values.get(topic)
+    for name in [] if wanted is None or wanted.schema is None else wanted.schema.fieldNames():
+        if name.lower() in (*columns.RESERVED, HEADERS):
+            raise ArchiveError(f"the values of {topic} have a field {name}, a name that tables use for themselves")
     empty = decoding.empty_records(spark)
     found = rows_of(empty, known, topic, keeps_value=keeps_value, headers=headers, with_headers=True)
     names = [field.name.lower() for field in found.schema.fields]
@@ -58,7 +62,9 @@ def _nullable(kind: Any) -> Any:
 
 def read_records(spark: SparkSession, files: Sequence[str]) -> DataFrame:
     """Records that tasks have left in files, as the data source would return them."""
-    return spark.read.schema(decoding.records_schema()).parquet(*files)
+    reader = spark.read.schema(decoding.records_schema())
+    # Whatever the session says: a record that is missing would be lost.
+    return reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false").parquet(*files)
 
 
 def rows_of(
@@ -81,7 +87,9 @@ def rows_of(
     own = [
         name
         for name in found.columns
-        if name not in columns.RESERVED and not (known.value_format(topic) == "string" and name == "key")
+        # Text has its key as a column as well, which is `_key` here, unless keys have fields of their own.
+        if name not in columns.RESERVED
+        and not (known.value_format(topic) == "string" and name == "key" and topic not in known.keys)
     ]
     fault = f.col(columns.ERROR)
     if headers and with_headers:

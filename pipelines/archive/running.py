@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headwater.logtier.client.cluster import LATEST, ClusterClient
 from headwater.logtier.client.errors import ClientError
 from headwater.pipelines.analysis.topic_schemas import find_declared
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+from headwater.pipelines.archive.archive_round import RoundOutcome
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
-from headwater.pipelines.archive.schedule import TopicProgress, due
-from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, RoundOutcome, TopicArchive
+from headwater.pipelines.archive.schedule import TopicProgress, due, to_open
+from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, TopicArchive
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import FROM_REGISTRY, Loaded
 from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError
+from headwater.pipelines.formats import ValueColumns
 from headwater.pipelines.loads.offsets.log_state import client_of
 from headwater.pipelines.locks.broker_lock import LockHeldError, LockLostError, LockUnavailableError
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark.importing import import_pyspark
-from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, lost_jvm
+from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, SessionError, lost_jvm
 from headwater.pipelines.spark.spark_errors import first_line
 
 if TYPE_CHECKING:
@@ -34,13 +37,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveRun", "RoundFailure"]
 
+log = logging.getLogger(__name__)
+
 #: Rounds that run at a time: a small one is mostly waiting, and Spark shares its cores between their jobs.
 AT_ONCE: Final = 4
 #: Archives that are opened at a time: each waits some seconds for its lock (KIP-134).
 OPENED_AT_ONCE: Final = 24
 LOOK_S: Final = 1.0
-#: Columns of a registry's latest schema are asked for again after this time.
-COLUMNS_S: Final = 60.0
+#: Another driver may end at any time.
+HELD_S: Final = 15.0
+#: Of one look at the logs' ends: a partition without a leader must not keep the others waiting.
+LOOK_TIMEOUT_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,12 @@ class _Topic:
 
     archive: TopicArchive
     progress: TopicProgress
-    is_open: bool = False
     session: SparkSession | None = None
     columns: KnownColumns | None = None
-    columns_s: float = float("-inf")
-    ends: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.archive.spec.topic
 
 
 class ArchiveRun:
@@ -76,7 +84,6 @@ class ArchiveRun:
     Args:
         files: The file system of a table.
         on_round, on_failure: Called in some thread, for each round that added something, and each that failed.
-        on_wait: Called when another driver holds an archive.
     """
 
     def __init__(
@@ -88,12 +95,10 @@ class ArchiveRun:
         *,
         on_round: Callable[[RoundOutcome], None] = lambda _: None,
         on_failure: Callable[[RoundFailure], None] = lambda _: None,
-        on_wait: Callable[[LockHeldError], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loaded = loaded
         self._brokers = brokers
-        self._files = files
         self._on_round = on_round
         self._on_failure = on_failure
         self._clock = clock
@@ -101,9 +106,11 @@ class ArchiveRun:
         self._wake = threading.Event()
         self._spark: SparkSession | None = None
         self._tag = f"headwater-archive-{uuid.uuid4().hex}"
+        #: Of the schedule, which rounds, openings and looks change in threads of their own.
+        self._turn = threading.Lock()
         self._topics = [
             _Topic(
-                TopicArchive(each, brokers, files(each.table), is_stopped=self._stop.is_set, on_wait=on_wait),
+                TopicArchive(each, brokers, files(each.table), is_stopped=self._stop.is_set),
                 TopicProgress(each.freshness_ms / 1000, max(each.round_bytes // BYTES_PER_OFFSET, 1)),
             )
             for each in specs
@@ -119,82 +126,93 @@ class ArchiveRun:
     def run_once(self, start_spark: Callable[[], SparkSession]) -> list[RoundFailure]:
         """Let every table catch up with its topic as it is now; return the failures. Raises SessionError."""
         import_pyspark()
-        failures: list[RoundFailure] = []
-        with (
-            ThreadPoolExecutor(OPENED_AT_ONCE, "open") as opening,
-            ThreadPoolExecutor(AT_ONCE, "archive") as running,
-        ):
-            opened = [opening.submit(self._open, each) for each in self._topics]
-            try:
-                self._spark = start_spark()
-                rounds = [running.submit(self._catch_up, each, o) for each, o in zip(self._topics, opened, strict=True)]
-                failures = [failure for each in rounds if (failure := each.result()) is not None]
-            except BaseException:
-                self.stop()
-                raise
-            finally:
-                self._close(opened)
-        return failures
+        opening, running = self._pools()
+        try:
+            opened = [opening.submit(each.archive.open) for each in self._topics]
+            self._spark = start_spark()
+            rounds = [
+                running.submit(self._catch_up, topic, lock.result)
+                for topic, lock in zip(self._topics, opened, strict=True)
+            ]
+            return [failure for each in rounds if (failure := each.result()) is not None]
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self._end(opening, running)
 
     def run(self, start_spark: Callable[[], SparkSession]) -> None:
-        """Keep every table as fresh as it is declared, until `stop`. Raises SessionError."""
+        """Keep every table as fresh as it is declared, until `stop`. Raises SessionError, also when Spark has ended."""
         import_pyspark()
-        opened: list[Future[None]] = []
-        with (
-            ThreadPoolExecutor(OPENED_AT_ONCE, "open") as opening,
-            ThreadPoolExecutor(AT_ONCE, "archive") as running,
-        ):
-            try:
-                self._spark = start_spark()
-                by_progress = {id(each.progress): each for each in self._topics}
-                with ClusterClient(client_of(self._brokers)) as cluster:
-                    while not self._stop.is_set():
-                        self._look(cluster)
-                        for progress in due([each.progress for each in self._topics], self._clock(), AT_ONCE):
-                            topic = by_progress[id(progress)]
-                            progress.began()
-                            if topic.is_open:
-                                running.submit(self._round, topic)
-                            else:  # a lock takes some seconds, and none of the places
-                                opened.append(opening.submit(self._open_later, topic, running))
-                        self._wake.wait(LOOK_S)
-                        self._wake.clear()
-            except BaseException:
-                self.stop()
-                raise
-            finally:
-                self._close(opened)
+        opening, running = self._pools()
+        looking = threading.Thread(target=self._keep_looking, name="archive-look", daemon=True)
+        try:
+            self._spark = start_spark()
+            looking.start()
+            by_progress = {id(each.progress): each for each in self._topics}
+            progress = [each.progress for each in self._topics]
+            while not self._stop.is_set():
+                ended = lost_jvm()
+                if ended is not None:
+                    raise SessionError(ended)  # another driver may take the locks
+                now_s = self._clock()
+                with self._turn:
+                    for each in to_open(progress, now_s, OPENED_AT_ONCE):
+                        each.is_opening = True
+                        opening.submit(self._open, by_progress[id(each)])
+                    for each in due(progress, now_s, AT_ONCE):
+                        each.began(now_s)
+                        running.submit(self._round, by_progress[id(each)])
+                self._wake.wait(LOOK_S)
+                self._wake.clear()
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self._stop.set()
+            if looking.is_alive():
+                looking.join()
+            self._end(opening, running)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def _close(self, opened: Sequence[Future[None]]) -> None:
-        for each in opened:
-            each.exception()
+    @staticmethod
+    def _pools() -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
+        return ThreadPoolExecutor(OPENED_AT_ONCE, "open"), ThreadPoolExecutor(AT_ONCE, "archive")
+
+    def _end(self, *pools: ThreadPoolExecutor) -> None:
+        """Wait for what runs, then give the locks back: none is free while a round may still commit."""
+        for pool in pools:
+            pool.shutdown(wait=True, cancel_futures=True)
         for topic in self._topics:
-            topic.archive.close()
+            try:
+                topic.archive.close()
+            except Exception as error:  # noqa: BLE001 - the others' locks are given back as well
+                log.warning("the lock of the archive of %s was not given back: %s", topic.name, error)
 
     def _open(self, topic: _Topic) -> None:
-        topic.archive.open()
-        topic.is_open = True
-
-    def _open_later(self, topic: _Topic, running: ThreadPoolExecutor) -> None:
         try:
-            self._open(topic)
+            topic.archive.open()
         except Exception as error:  # noqa: BLE001 - one archive's failure is its own
-            self._failed(topic, error)
+            self._failed(topic, error, HELD_S if isinstance(error, LockHeldError) else None)
             return
-        if not self._stop.is_set():
-            running.submit(self._round, topic)
+        with self._turn:
+            topic.progress.opened()
+        self._wake.set()
 
-    def _catch_up(self, topic: _Topic, opened: Future[None]) -> RoundFailure | None:
-        """Run rounds until one has left nothing behind."""
+    def _catch_up(self, topic: _Topic, opened: Callable[[], None]) -> RoundFailure | None:
+        """Run rounds until the table is where the log's end was at the first one."""
+        goal: int | None = None
         try:
-            opened.result()
+            opened()
             while True:
                 outcome = self._run_round(topic)
                 if not outcome.is_empty:
                     self._on_round(outcome)
-                if not outcome.plan.backlog:
+                archived = sum(outcome.archived.values())
+                if goal is None:
+                    goal = archived + outcome.plan.backlog
+                if archived >= goal or not outcome.plan.backlog:
                     return None
         except Exception as error:  # noqa: BLE001 - one archive's failure is its outcome
             return self._failure(topic, error, None)
@@ -205,9 +223,8 @@ class ArchiveRun:
         except Exception as error:  # noqa: BLE001 - one archive's failure is its own
             self._failed(topic, error)
             return
-        archived = {**topic.ends, **outcome.plan.ends}
-        topic.ends = archived
-        topic.progress.succeeded(sum(archived.values()), outcome.plan.backlog, self._clock())
+        with self._turn:
+            topic.progress.succeeded(sum(outcome.archived.values()), outcome.plan.backlog)
         self._wake.set()
         if not outcome.is_empty:
             self._on_round(outcome)
@@ -223,45 +240,86 @@ class ArchiveRun:
         return topic.archive.run_round(session, lambda: self._columns(session, topic))
 
     def _columns(self, session: SparkSession, topic: _Topic) -> KnownColumns:
-        """The columns of a declared topic, found for it alone: another topic's mistake is not its own."""
-        name = topic.archive.spec.topic
+        """The columns of a declared topic, found for it alone: another topic's mistake is not its own.
+
+        Those of a registry are asked for each round: a producer registers a schema before it writes.
+        """
         pipeline = self._loaded.pipeline
-        own = {each: declared for each, declared in pipeline.topics.items() if each == name}
-        may_change = any(each.schema_source == FROM_REGISTRY or each.events for each in own.values())
-        if topic.columns is not None and not (may_change and self._clock() - topic.columns_s >= COLUMNS_S):
+        own = {each: declared for each, declared in pipeline.topics.items() if each == topic.name}
+        if topic.columns is not None and not any(
+            FROM_REGISTRY in (each.schema_source, each.key_schema) or each.events for each in own.values()
+        ):
             return topic.columns
         loaded = dataclasses.replace(self._loaded, pipeline=pipeline.model_copy(update={"topics": own}))
-        found = find_declared(session, loaded, KnownColumns(own), self._brokers)
-        if found.problems:
-            raise PipelineError(list(found.problems))
-        topic.columns, topic.columns_s = found.columns, self._clock()
-        return found.columns
+        declared = find_declared(session, loaded, KnownColumns(own), self._brokers)
+        if declared.problems:
+            raise PipelineError(list(declared.problems))
+        topic.columns = _storing(declared.columns)
+        return topic.columns
 
-    def _look(self, cluster: ClusterClient) -> None:
-        """Ask for the ends of all logs. What cannot be asked now is asked at the next look."""
+    def _keep_looking(self) -> None:
+        """Ask for the ends of all logs, again and again."""
+        client = dataclasses.replace(client_of(self._brokers), api_timeout_ms=LOOK_TIMEOUT_MS)
+        with ClusterClient(client) as cluster:
+            while not self._stop.wait(LOOK_S):
+                try:
+                    self._look(cluster, {each.name for each in self._topics})
+                except ClientError:
+                    # One topic may have no leader: it must not hide the others.
+                    for name in [each.name for each in self._topics]:
+                        if not self._stop.is_set():
+                            self._look_at(cluster, name)
+
+    def _look_at(self, cluster: ClusterClient, name: str) -> None:
+        try:
+            self._look(cluster, {name})
+        except ClientError as error:
+            log.debug("the end of %s is not known at present: %s", name, error)
+
+    def _look(self, cluster: ClusterClient, names: set[str]) -> None:
+        partitions = {(name, p): LATEST for name, found in cluster.topics().items() if name in names for p in found}
+        ends: dict[str, int] = {}
+        for (name, _), offset in (cluster.list_offsets(partitions) if partitions else {}).items():
+            ends[name] = ends.get(name, 0) + offset
         now_s = self._clock()
-        for topic in self._topics:
-            name = topic.archive.spec.topic
-            try:
-                ends = cluster.list_offsets({(name, p): LATEST for p in cluster.partitions(name)})
-            except ClientError:
-                cluster.forget_leader(name)
-                continue
-            topic.progress.seen(sum(ends.values()), now_s)
+        with self._turn:
+            for topic in self._topics:
+                if topic.name in ends:
+                    topic.progress.seen(ends[topic.name], now_s)
+        self._wake.set()
 
-    def _failed(self, topic: _Topic, error: Exception) -> None:
-        retry_s = topic.progress.failed(self._clock())
+    def _failed(self, topic: _Topic, error: Exception, wait_s: float | None = None) -> None:
+        topic.columns = None
         if isinstance(error, LockLostError):
             topic.archive.close()
-            topic.is_open = False
-        topic.columns = None
-        if not self._stop.is_set():
+        with self._turn:
+            if isinstance(error, LockLostError):
+                topic.progress.lost()
+            retry_s = topic.progress.failed(self._clock(), wait_s)
+            # Another driver's archive is reported once.
+            is_news = not isinstance(error, LockHeldError) or topic.progress.failures == 1
+        if is_news and not self._stop.is_set():
             self._on_failure(self._failure(topic, error, retry_s))
 
     def _failure(self, topic: _Topic, error: Exception, retry_s: float | None) -> RoundFailure:
         spec = topic.archive.spec
         is_user_error = isinstance(error, ArchiveError | PipelineError)
         return RoundFailure(spec.topic, spec.table, self._loaded.redacted(_reason(error)), is_user_error, retry_s)
+
+
+def _storing(known: KnownColumns) -> KnownColumns:
+    """The columns, without `incompatible: fail`: what an archive does with a value is its own `on_error`."""
+
+    def read(columns: Mapping[str, ValueColumns]) -> dict[str, ValueColumns]:
+        return {
+            name: each
+            if each.reader is None
+            else dataclasses.replace(each, reader=dataclasses.replace(each.reader, fails=False))
+            for name, each in columns.items()
+        }
+
+    events = {name: read(each) for name, each in known.events.items()}
+    return dataclasses.replace(known, values=read(known.values), keys=read(known.keys), events=events)
 
 
 def _reason(error: Exception) -> str:

@@ -2,19 +2,21 @@
 
 A round is a commit, so that a topic's records wait until half of its freshness is over, or until there are enough of
 them for a commit of full size; the other half is for the round itself. An archive that is far behind runs round after
-round, but never in the last free place: a live one need not wait for its end.
+round, in turn with others that are, but never in the last free place: a live one need not wait for its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["RETRY_S_MAX", "TopicProgress", "due"]
+__all__ = ["RETRY_S_MAX", "TopicProgress", "due", "to_open"]
 
 RETRY_S: Final = 1.0
 RETRY_S_MAX: Final = 300.0
+_NEVER: Final = float("-inf")
 
 
 @dataclass(slots=True)
@@ -28,9 +30,12 @@ class TopicProgress:
         ends: Offsets in the log, in all.
         pending_s: When offsets were first seen that the table lacks; None while it lacks none.
         is_behind: Whether the last round has left offsets that were there.
+        is_open: Whether this driver has the archive's lock.
+        is_opening: Whether the lock is being taken.
         is_running: Whether a round is running.
-        failures: Failed rounds in a row.
-        not_before_s: No round begins before.
+        began_s: When the last round began.
+        failures: Failures in a row.
+        not_before_s: Nothing begins before.
     """
 
     freshness_s: float
@@ -39,9 +44,12 @@ class TopicProgress:
     ends: int = 0
     pending_s: float | None = None
     is_behind: bool = False
+    is_open: bool = False
+    is_opening: bool = False
     is_running: bool = False
+    began_s: float = _NEVER
     failures: int = 0
-    not_before_s: float = float("-inf")
+    not_before_s: float = _NEVER
 
     def seen(self, ends: int, now_s: float) -> None:
         """Note the log's end offsets, in all."""
@@ -49,27 +57,37 @@ class TopicProgress:
         if self.archived >= 0 and ends > self.archived and self.pending_s is None:
             self.pending_s = now_s
 
-    def began(self) -> None:
+    def opened(self) -> None:
+        """The archive's lock is this driver's."""
+        self.is_open, self.is_opening = True, False
+
+    def lost(self) -> None:
+        """Another driver has the archive's lock."""
+        self.is_open = self.is_opening = False
+
+    def began(self, now_s: float) -> None:
         """A round begins."""
-        self.is_running = True
+        self.is_running, self.began_s = True, now_s
 
-    def succeeded(self, archived: int, backlog: int, now_s: float) -> None:
+    def succeeded(self, archived: int, backlog: int) -> None:
         """A round has ended; the table has `archived` offsets, and the log had `backlog` more."""
-        self.is_running, self.failures, self.not_before_s = False, 0, float("-inf")
+        self.is_running, self.failures, self.not_before_s = False, 0, _NEVER
         self.archived, self.is_behind = archived, backlog > 0
-        self.pending_s = now_s if self.ends > archived else None
+        # What has come meanwhile may have come right after the round's beginning.
+        self.pending_s = self.began_s if self.ends > archived else None
 
-    def failed(self, now_s: float) -> float:
-        """A round has failed; return the seconds until the next one."""
-        self.is_running = False
-        wait_s = min(RETRY_S * (1 << min(self.failures, 16)), RETRY_S_MAX)
+    def failed(self, now_s: float, wait_s: float | None = None) -> float:
+        """A round has failed, or the lock was not taken; return the seconds until the next attempt."""
+        self.is_running = self.is_opening = False
+        if wait_s is None:
+            wait_s = min(RETRY_S * (1 << min(self.failures, 16)), RETRY_S_MAX)
         self.failures += 1
         self.not_before_s = now_s + wait_s
         return wait_s
 
     def is_due(self, now_s: float) -> bool:
         """Whether a round is to be run."""
-        if self.is_running or now_s < self.not_before_s:
+        if not self.is_open or self.is_running or now_s < self.not_before_s:
             return False
         if self.archived < 0 or self.is_behind or self.failures:
             return True
@@ -78,17 +96,30 @@ class TopicProgress:
         return now_s - self.pending_s >= self.freshness_s / 2 or self.ends - self.archived >= self.round_offsets
 
 
-def due(topics: Iterable[TopicProgress], now_s: float, places: int) -> list[TopicProgress]:
-    """The archives whose rounds begin now; those first whose records have waited for the largest part of their time.
+def to_open(topics: Sequence[TopicProgress], now_s: float, places: int) -> list[TopicProgress]:
+    """The archives whose locks are taken now, in order; `places` is how many may be taken at a time."""
+    free = places - sum(each.is_opening for each in topics)
+    waiting = [each for each in topics if not each.is_open and not each.is_opening and now_s >= each.not_before_s]
+    return waiting[: max(free, 0)]
 
-    `places` is how many rounds may run at a time, also those that run already.
+
+def due(topics: Sequence[TopicProgress], now_s: float, places: int) -> list[TopicProgress]:
+    """The archives whose rounds begin now; live ones first, by the share of their time that their records have waited.
+
+    Those that are behind take turns. `places` is how many rounds may run at a time, also those that run already.
     """
-    known = list(topics)
-    free = places - sum(each.is_running for each in known)
-    waiting = [each for each in known if each.is_due(now_s)]
+    free = places - sum(each.is_running for each in topics)
+    waiting = [each for each in topics if each.is_due(now_s)]
     live = [each for each in waiting if not each.is_behind]
-    live.sort(key=lambda each: -(now_s - (each.pending_s if each.pending_s is not None else now_s)) / each.freshness_s)
-    # The last place is kept for live ones.
+    live.sort(key=lambda each: -_share_waited(each, now_s))
     behind = [each for each in waiting if each.is_behind]
+    behind.sort(key=lambda each: each.began_s)
     chosen = live[: max(free, 0)]
+    # The last place is kept for live ones.
     return chosen + behind[: max(free - len(chosen) - (1 if places > 1 else 0), 0)]
+
+
+def _share_waited(topic: TopicProgress, now_s: float) -> float:
+    if topic.archived < 0:
+        return math.inf  # nobody knows how long its records wait
+    return 0.0 if topic.pending_s is None else (now_s - topic.pending_s) / topic.freshness_s

@@ -1,73 +1,44 @@
-"""The archive of one topic: its lock, and its rounds."""
+"""The archive of one topic: its lock, and what its rounds add."""
 
 from __future__ import annotations
 
-import dataclasses
-import uuid
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.errors import ClientError
-from headwater.pipelines import columns
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
-from headwater.pipelines.archive.archive_table import ArchiveTable, TableSnapshot
-from headwater.pipelines.archive.arrow_rows import ArrowRows, ValueKind, arrow_rows
+from headwater.pipelines.archive.archive_round import ArchiveRound, RoundOutcome
+from headwater.pipelines.archive.archive_table import ArchiveTable
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
-from headwater.pipelines.archive.file_writing import UNDECODED, RangeWriter, WrittenRange, total, write_ranges
+from headwater.pipelines.archive.file_writing import UNDECODED
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import RoundPlan, plan_round
-from headwater.pipelines.archive.rows import is_raw, read_records, rows_of, table_columns
-from headwater.pipelines.datasource.brokers import Brokers, connection_options
-from headwater.pipelines.datasource.offsets import OffsetRange
-from headwater.pipelines.datasource.options import ReadOptions
-from headwater.pipelines.datasource.reading import RangePartition, plan_tasks
-from headwater.pipelines.file_systems.file_system import FileSystem, join
-from headwater.pipelines.loads.counted_rows import counted
+from headwater.pipelines.archive.rows import is_raw, table_columns
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.offsets.log_state import bytes_per_offset, client_of, log_state
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.positions import PositionKind
-from headwater.pipelines.loads.rows import rows_per_task
-from headwater.pipelines.locks.broker_lock import BrokerLock, LockHeldError
+from headwater.pipelines.locks.broker_lock import BrokerLock
 from headwater.pipelines.locks.owner import Owner
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import SparkSession
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-__all__ = ["RoundOutcome", "TopicArchive"]
+__all__ = ["BYTES_PER_OFFSET", "TopicArchive", "begin_offsets", "topic_log"]
+
+log = logging.getLogger(__name__)
 
 LOCK_PREFIX: Final = "headwater.archive."
-#: Of a round without a known size of records: a record of this size is small.
+#: Where the size of records is not known: a small one.
 BYTES_PER_OFFSET: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
-    """A round that is in the table.
-
-    Attributes:
-        version: The table's version after it; that before it if there was nothing to add.
-        rows: Rows added; `errors` of them hold values that could not be decoded.
-        backlog: Offsets that were there and that later rounds have to read.
-    """
-
-    topic: str
-    table: str
-    version: int
-    plan: RoundPlan
-    rows: int = 0
-    errors: int = 0
-    files: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the table was as far as the log already."""
-        return self.plan.is_empty
+#: Of a round, however small the records seem: a compacted log may hold few bytes at its beginning.
+ROUND_OFFSETS_MAX: Final = 50_000_000
 
 
 class TopicArchive:
@@ -83,91 +54,94 @@ class TopicArchive:
         files: FileSystem,
         *,
         is_stopped: Callable[[], bool] = lambda: False,
-        on_wait: Callable[[LockHeldError], None] | None = None,
     ) -> None:
         self.spec = spec
         self._brokers = brokers
         self._files = files
         self._is_stopped = is_stopped
-        self._on_wait = on_wait
         self._lock: BrokerLock | None = None
         self._topic_id = ""
-        self._counted = (0, 0)
+        self._begin: dict[int, int] | None = None
 
-    def open(self, wait_s: float = 0.0) -> None:
+    def open(self) -> None:
         """Look at the topic, and become its archive's driver. Needs no Spark.
 
         Raises ArchiveError, ArchiveFailed, LockHeldError, LockUnavailableError and FileSystemError.
         """
         topic = self.spec.topic
-        log = self._log()
-        if not log.topic_id:
+        known = topic_log(self._brokers, self.spec)
+        if not known.topic_id:
             raise ArchiveError(
                 f"topic {topic} has no id: an archive needs brokers with topic ids (Kafka 2.8 and later)"
             )
-        self._topic_id = log.topic_id
+        self._topic_id = known.topic_id
         lock = BrokerLock(
             client_of(self._brokers),
-            f"{LOCK_PREFIX}{log.topic_id}",
+            f"{LOCK_PREFIX}{known.topic_id}",
             f"the archive of {topic}",
             Owner.here(f"archive of {topic}"),
         )
         try:
-            lock.acquire(wait_s, self._on_wait, self._is_stopped)
-            # Records that an earlier driver left to Spark: nobody reads them any more.
-            self._files.delete(join(self.spec.table, UNDECODED))
+            lock.acquire(is_stopped=self._is_stopped)
+            self._clean()
         except BaseException:
             lock.release()
             raise
         self._lock = lock
 
-    def close(self) -> None:
-        """Give the lock back."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def _log(self) -> LogState:
-        start = self.spec.start
-        times = [start.time_ms] if start.kind is PositionKind.TIME else []
+    def _clean(self) -> None:
+        """Remove records that an earlier driver left to Spark: nobody reads them any more."""
         try:
-            return log_state(self._brokers, self.spec.topic, times)
-        except LoadError as error:
-            raise ArchiveError(str(error)) from None
-        except LoadFailed as error:
-            raise ArchiveFailed(str(error)) from None
+            self._files.delete(join(self.spec.table, UNDECODED))
+        except FileSystemError as error:
+            log.warning("records of an earlier round were not deleted: %s", error)
+
+    def close(self) -> None:
+        """Give the lock back. No round is running any more."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def run_round(self, spark: SparkSession, known: Callable[[], KnownColumns]) -> RoundOutcome:
         """Add what the topic has, as far as a round goes. `spark` is a session of this archive's own.
 
-        `known` finds the topic's columns. Raises what `open` does, LockLostError, and Spark's errors; then nothing of
-        the round is in the table.
+        `known` finds the topic's columns. It is asked after the round's offsets are known, so that a schema that was
+        registered for one of them is known, too. Raises what `open` does, LockLostError, and Spark's errors.
         """
         spec = self.spec
+        table = ArchiveTable(spec.table, spec.topic, self._topic_id, self._files, self._is_stopped)
+        snapshot = table.snapshot(spark)
+        state = ArchiveState() if snapshot is None else snapshot.state
+        plan = self._plan(state)
+        if snapshot is not None and plan.is_empty:
+            return RoundOutcome(spec.topic, spec.table, snapshot.version, plan, dict(state.ends))
         columns_known = known()
         if spec.raw and is_raw(columns_known, spec.topic):
             raise ArchiveError(f"the values of {spec.topic} are raw: the column value has their bytes, leave out `raw`")
         schema = table_columns(spark, columns_known, spec.topic, keeps_value=spec.raw, headers=spec.headers)
-        table = ArchiveTable(spec.table, spec.topic, self._topic_id, self._files)
-        found = table.snapshot(spark, schema, merge_schema=spec.merge_schema)
-        plan = self._plan(found.state)
-        if plan.is_empty:
-            return RoundOutcome(spec.topic, spec.table, found.version, plan)
-        round_name = uuid.uuid4().hex
-        try:
-            return self._add(spark, columns_known, schema, table, found, plan, round_name)
-        finally:
-            self._files.delete(join(spec.table, UNDECODED, round_name))
+        if snapshot is None:
+            table.create(spark, schema, self._before_commit)
+            snapshot = table.snapshot(spark)
+            if snapshot is None or snapshot.state.ends:
+                raise ArchiveFailed(f"the table {spec.table} was made or removed by another process meanwhile")
+        snapshot.check(schema, merge_schema=spec.merge_schema)
+        adding = ArchiveRound(
+            spec, self._brokers, self._files, self._topic_id, spark, columns_known, schema, table, snapshot
+        )
+        return adding.add(plan, self._before_commit)
 
     def _plan(self, state: ArchiveState) -> RoundPlan:
-        log = self._log()
-        self._require_topic(log.topic_id)
-        begin = self._begin(log)
-        size = bytes_per_offset(self._brokers, log.topic, _missing(state, log)) or BYTES_PER_OFFSET
-        offsets_max = max(int(self.spec.round_bytes / size), 1)
-        return plan_round(state, log, begin, on_gap=self.spec.on_gap, offsets_max=offsets_max)
+        found = topic_log(self._brokers, self.spec)
+        self._require_topic(found.topic_id)
+        if self._begin is None:
+            # Where `latest` is does not move from one attempt to the next.
+            self._begin = begin_offsets(self.spec, found, is_new=not state.ends)
+        begin = {partition: self._begin.get(partition, first) for partition, first in found.first.items()}
+        size = bytes_per_offset(self._brokers, found.topic, _missing(state, found)) or BYTES_PER_OFFSET
+        offsets_max = min(max(int(self.spec.round_bytes / size), 1), ROUND_OFFSETS_MAX)
+        return plan_round(state, found, begin, on_gap=self.spec.on_gap, offsets_max=offsets_max)
 
     def _require_topic(self, topic_id: str) -> None:
         if topic_id != self._topic_id:
@@ -176,104 +150,8 @@ class TopicArchive:
                 "archive needs another table"
             )
 
-    def _begin(self, log: LogState) -> dict[int, int]:
-        """Where a new archive begins."""
-        start = self.spec.start
-        if start.kind is PositionKind.LATEST:
-            return dict(log.end)
-        if start.kind is PositionKind.TIME:
-            return dict(log.at[start.time_ms])
-        if start.kind is PositionKind.OFFSETS:
-            said = {
-                p: start.offset if start.offset is not None else start.offsets.get(p, log.first[p]) for p in log.end
-            }
-            return {p: min(max(offset, log.first[p]), log.end[p]) for p, offset in said.items()}
-        return dict(log.first)
-
-    def _add(
-        self,
-        spark: SparkSession,
-        known: KnownColumns,
-        schema: StructType,
-        table: ArchiveTable,
-        found: TableSnapshot,
-        plan: RoundPlan,
-        round_name: str,
-    ) -> RoundOutcome:
-        rows = arrow_rows(known, self.spec.topic, schema, keeps_value=self.spec.raw)
-        if found.writer_reason or found.lacks:
-            # Spark writes all of it: Delta's writer does what the table asks for, and adds new columns.
-            rows = ArrowRows(ValueKind.SPARK, rows.schema)
-        written = self._write(spark, rows, plan, found, round_name)
-        frame, count_frame = self._decoded(spark, known, [each for each in written if each.undecoded])
-        added = [each.add for each in written if each.add]
-
-        def counts() -> tuple[int, int]:
-            in_frame, errors = count_frame()
-            if errors and self.spec.on_error == "suspend":
-                raise ArchiveError(
-                    f"{errors:,} values of {self.spec.topic} between {_described(plan)} cannot be decoded: on_error: "
-                    "suspend stops before them; `headwater consume` shows them"
-                )
-            self._counted = total(written)[0] + in_frame, errors
-            return self._counted
-
-        version = table.commit(spark, found, plan, added, frame, counts, self._before_commit)
-        row_count, errors = self._counted
-        return RoundOutcome(self.spec.topic, self.spec.table, version, plan, row_count, errors, len(added))
-
-    def _write(
-        self, spark: SparkSession, rows: ArrowRows, plan: RoundPlan, found: TableSnapshot, round_name: str
-    ) -> list[WrittenRange]:
-        topic = self.spec.topic
-        if not plan.ranges:
-            return []
-        given = {
-            **connection_options(self._brokers),
-            "subscribe": topic,
-            "kafka.isolation.level": "read_committed",
-            "includeHeaders": "true",
-        }
-        if rows.fields is not None:
-            from headwater.pipelines.datasource import JSON_FIELDS_OPTION
-
-            given[JSON_FIELDS_OPTION] = rows.fields.text()
-        options = ReadOptions.parse(given)
-        ranges = {partition: (part,) for partition, part in plan.ranges.items()}
-        size = bytes_per_offset(self._brokers, topic, ranges)
-        task_rows = rows_per_task(ranges, size, spark.sparkContext.defaultParallelism)
-        split = dataclasses.replace(
-            options, records_per_partition_max=task_rows, records_per_task_min=max(task_rows // 2, 1)
-        )
-        topic_id = uuid.UUID(self._topic_id)
-        tasks: list[RangePartition] = plan_tasks(
-            [OffsetRange(topic, partition, *part, topic_id) for partition, part in plan.ranges.items()], split
-        )
-        writer = RangeWriter(self.spec.table, self._files, rows, options, round_name, found.indexed_columns)
-        job = spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(write_ranges(writer))
-        return list(job.collect())
-
-    def _decoded(
-        self, spark: SparkSession, known: KnownColumns, left: list[WrittenRange]
-    ) -> tuple[DataFrame | None, Callable[[], tuple[int, int]]]:
-        """The rows of records that tasks have left to Spark, and a function that counts them once they are written."""
-        if not left:
-            return None, lambda: (0, 0)
-        records = read_records(spark, [each.undecoded for each in left])
-        decoded = rows_of(
-            records,
-            known,
-            self.spec.topic,
-            keeps_value=self.spec.raw,
-            headers=self.spec.headers,
-            with_headers=any(each.has_headers for each in left),
-        )
-        ordered = decoded.sortWithinPartitions(columns.PARTITION, columns.OFFSET)
-        observed, counts = counted(ordered)
-        return observed, lambda: counts()[:2]
-
     def _before_commit(self) -> None:
-        """The last moment before the commit: still this driver's turn, and still the same topic."""
+        """The last moment before a commit: still this driver's turn, and still the same topic."""
         if self._is_stopped():
             raise ArchiveFailed("stopped before the commit: nothing was added")
         assert self._lock is not None, "open comes first"
@@ -288,11 +166,37 @@ class TopicArchive:
         self._lock.confirm()
 
 
-def _missing(state: ArchiveState, log: LogState) -> dict[int, tuple[tuple[int, int], ...]]:
+def topic_log(brokers: Brokers, spec: TopicArchiveSpec) -> LogState:
+    """The topic's log now. Raises ArchiveError for a topic that does not exist, ArchiveFailed if no broker answers."""
+    start = spec.start
+    try:
+        return log_state(brokers, spec.topic, [start.time_ms] if start.kind is PositionKind.TIME else [])
+    except LoadError as error:
+        raise ArchiveError(str(error)) from None
+    except LoadFailed as error:
+        raise ArchiveFailed(str(error)) from None
+
+
+def begin_offsets(spec: TopicArchiveSpec, state: LogState, *, is_new: bool) -> dict[int, int]:
+    """Where a new archive begins, by partition. Raises ArchiveError for an offset that the log of a new one lacks."""
+    start = spec.start
+    if start.kind is PositionKind.LATEST:
+        return dict(state.end)
+    if start.kind is PositionKind.TIME:
+        return dict(state.at[start.time_ms])
+    if start.kind is not PositionKind.OFFSETS:
+        return dict(state.first)
+    said = {p: start.offset if start.offset is not None else start.offsets.get(p, state.first[p]) for p in state.end}
+    for partition, offset in said.items():
+        first, end = state.first[partition], state.end[partition]
+        if is_new and not first <= offset <= end:
+            raise ArchiveError(
+                f"the archive of {spec.topic} is to begin at offset {offset} of partition {partition}, whose log has "
+                f"{first} to {end}: give `from` an offset that it has, or earliest"
+            )
+    return said
+
+
+def _missing(state: ArchiveState, found: LogState) -> dict[int, tuple[tuple[int, int], ...]]:
     """What the table lacks of the log, to look at the size of its records."""
-    found = {p: (max(state.ends.get(p, 0), log.first[p]), end) for p, end in log.end.items()}
-    return {p: (part,) for p, part in found.items()}
-
-
-def _described(plan: RoundPlan) -> str:
-    return ", ".join(f"{partition}:{start}-{end - 1}" for partition, (start, end) in sorted(plan.ranges.items())[:3])
+    return {p: ((max(state.ends.get(p, 0), found.first[p]), end),) for p, end in found.end.items()}

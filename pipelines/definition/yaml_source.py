@@ -22,6 +22,8 @@ NODES_MAX = 20_000  # counted after aliases are expanded: this is what defuses a
 # A plain scalar with variables, as it is written inside braces or brackets.
 _UNQUOTED = re.compile(r"(?:\$\{[^\s{}]*\}|[^\s,\[\]{}])+")
 
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
 Loc = tuple[str | int, ...]
 
 
@@ -186,6 +188,8 @@ class _Builder:
             return self._mapping(node, loc)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(child, (*loc, index)) for index, child in enumerate(node.value)]
+        if node.tag in _NUMBERS and ":" in node.value:
+            return str(node.value)  # 1:47 is text, as in YAML 1.2; PyYAML's 1.1 takes it for 107, in base 60
         try:
             return self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError):

@@ -7,8 +7,10 @@ guide for version upgrades. Results are typed `Any`: JVM objects, each method of
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -495,16 +497,26 @@ def commit_delta_files(
         return _commit_write(session, transaction, actions, tags, mode, (), marks, metadata)
 
 
-def create_delta_table(transaction: Any, empty: DataFrame, properties: Mapping[str, str]) -> None:
-    """Make a table with the columns of an empty frame, also in a folder that has other files.
+def create_delta_table(session: SparkSession, transaction: Any, schema: str, properties: Mapping[str, str]) -> None:
+    """Make a table without a file, also in a folder that has other files; `schema` is Spark's JSON.
 
-    Depends on the classes that `commit_delta_append` names. Raises Delta's conflict if another has made it meanwhile.
+    Depends on the classes that `commit_delta_append` names, `Action.fromJson`, and
+    `OptimisticTransaction.updateMetadataForNewTable`. Raises Delta's conflict if another has made it meanwhile.
     """
-    session = empty.sparkSession
     jvm: Any = session._jvm
+    python = jvm.org.apache.spark.api.python.PythonUtils
+    definition = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": dict(properties),
+        "createdTime": int(time.time() * 1000),
+    }
+    parse = _scala_object(jvm, "org.apache.spark.sql.delta.actions.Action").fromJson
+    transaction.updateMetadataForNewTable(parse(json.dumps({"metaData": definition})))
     mode = jvm.org.apache.spark.sql.SaveMode.Append
-    actions, tags = _write_rows(session, transaction, empty, mode, (), False, "", properties)
-    _commit_write(session, transaction, actions, tags, mode, (), {}, "")
+    _commit_write(session, transaction, python.toSeq([]), python.toScalaMap({}), mode, (), {}, "")
 
 
 def _read_marks(transaction: Any, marks: Mapping[str, int]) -> None:
@@ -521,9 +533,8 @@ def _write_rows(
     partition_by: Sequence[str],
     merge_schema: bool,
     replaced: str,
-    properties: Mapping[str, str] | None = None,
 ) -> tuple[Any, Any]:
-    """Write a frame's rows as files; the actions of their commit, and its tags. A new table gets the properties."""
+    """Write a frame's rows as files; the actions of their commit, and its tags."""
     jvm: Any = session._jvm
     java_session = session._jsparkSession
     delta = jvm.org.apache.spark.sql.delta
@@ -536,7 +547,7 @@ def _write_rows(
         mode,
         options,
         python.toSeq(list(partition_by)),
-        python.toScalaMap(dict(properties or {})),
+        python.toScalaMap({}),
         frame._jdf,
         none,
         none,

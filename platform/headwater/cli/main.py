@@ -59,6 +59,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "sql": Verb("headwater.cli.verbs.sql", "sql", "Run Spark SQL over topics and Delta tables."),
     "load": Verb("headwater.cli.loads.command", "load", "Load ranges of topics into files or Delta tables, once."),
+    "archive": Verb(
+        "headwater.cli.archive.group", "app", "Keep topics in Delta tables, each record once, as fresh as declared."
+    ),
     "publish": Verb(
         "headwater.cli.verbs.publish", "publish", "Write files or a Delta table's rows to a topic, each row once."
     ),

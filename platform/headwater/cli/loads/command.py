@@ -156,7 +156,7 @@ def load(
 
 
 def _run(requests: Any, loaded: Any, where: str, conf: dict[str, str], *, end_with_caller: bool) -> Any:
-    from headwater.cli.loads.signals import until_signal
+    from headwater.cli.shell.spark_signals import exit_code_of, until_signal
     from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.file_systems.opening import file_system
     from headwater.pipelines.file_systems.options import FileSystemOptions
@@ -184,7 +184,10 @@ def _run(requests: Any, loaded: Any, where: str, conf: dict[str, str], *, end_wi
 
         display.begin()
         try:
-            return until_signal(run, start_spark, end_with_caller=end_with_caller)
+            outcomes, number = until_signal(run.run, run.stop, start_spark, end_with_caller=end_with_caller)
         finally:
             display.end()
             close_session()
+    if number and any(outcome.error for outcome in outcomes):
+        raise SystemExit(exit_code_of(number))
+    return outcomes

@@ -1,4 +1,4 @@
-"""Runs loads until they end, a signal comes, or the calling process is gone."""
+"""Runs work on Spark until it ends, a signal comes, or the calling process is gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headwater.cli.shell.errors import EXIT_INTERRUPTED
 from headwater.cli.shell.termination import EXIT_TERMINATED
@@ -16,19 +16,24 @@ from headwater.cli.shell.termination import EXIT_TERMINATED
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.pipelines.loads.request import LoadOutcome
-    from headwater.pipelines.loads.running import LoadRun
-
-__all__ = ["until_signal"]
+__all__ = ["exit_code_of", "until_signal"]
 
 _LOOK_S = 0.5
+_T = TypeVar("_T")
 
 
-def until_signal(run: LoadRun, start_spark: Callable[[], SparkSession], *, end_with_caller: bool) -> list[LoadOutcome]:
-    """Run. The first SIGINT or SIGTERM ends the jobs and lets no load commit any more; a second ends the process.
+def until_signal(
+    run: Callable[[Callable[[], SparkSession]], _T],
+    stop: Callable[[], None],
+    start_spark: Callable[[], SparkSession],
+    *,
+    end_with_caller: bool = False,
+) -> tuple[_T, int]:
+    """Run; return the result, and the signal that ended it early, 0 without one.
 
-    The loads have a thread of their own, so that a signal finds the main thread waiting for nothing they hold. Spark
-    starts in the main thread, where pyspark sets a handler: the others are set again afterwards.
+    The first SIGINT or SIGTERM calls `stop`, which lets nothing be committed any more; a second ends the process. The
+    work has a thread of its own, so that a signal finds the main thread waiting for nothing that it holds. Spark starts
+    in the main thread, where pyspark sets a handler: the others are set again afterwards.
     """
     received: list[int] = []
 
@@ -49,7 +54,7 @@ def until_signal(run: LoadRun, start_spark: Callable[[], SparkSession], *, end_w
         while not ended.wait(_LOOK_S):
             if os.getppid() != caller:
                 received.append(signal.SIGTERM)
-                run.stop()
+                stop()
                 return
 
     if end_with_caller:
@@ -57,8 +62,8 @@ def until_signal(run: LoadRun, start_spark: Callable[[], SparkSession], *, end_w
     session: Future[SparkSession] = Future()
     install()
     try:
-        with ThreadPoolExecutor(1, "loads") as pool:
-            running = pool.submit(run.run, session.result)
+        with ThreadPoolExecutor(1, "spark-work") as pool:
+            running = pool.submit(run, session.result)
             try:
                 session.set_result(start_spark())
             except BaseException as error:  # noqa: BLE001 - raised by the run
@@ -66,13 +71,16 @@ def until_signal(run: LoadRun, start_spark: Callable[[], SparkSession], *, end_w
             install()
             while not wait_for([running], _LOOK_S).done:
                 if received:
-                    run.stop()
+                    stop()
                     break
-            outcomes = running.result()
+            result = running.result()
     finally:
         ended.set()
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(number, handler)
-    if received and any(outcome.error for outcome in outcomes):
-        raise SystemExit(EXIT_INTERRUPTED if received[0] == signal.SIGINT else EXIT_TERMINATED)
-    return outcomes
+    return result, received[0] if received else 0
+
+
+def exit_code_of(number: int) -> int:
+    """The exit code of a command that a signal has ended."""
+    return EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED

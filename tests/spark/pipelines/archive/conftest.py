@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater.pipelines.archive.archive_file import parse_archive
-from headwater.pipelines.archive.marks import PREFIX, ArchiveState
+from headwater.pipelines.archive.archive_round import RoundOutcome
+from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.running import ArchiveRun, RoundFailure
-from headwater.pipelines.archive.topic_archive import RoundOutcome
 from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.seam.marks import PREFIX
 from headwater.pipelines.spark import jvm
 from tests.spark.pipelines.conftest import Lab
 

@@ -94,13 +94,20 @@ def test_values_that_cannot_be_decoded_are_rows_with_the_reason_and_the_value(ar
 
 def test_a_suspended_archive_stops_before_a_value_that_cannot_be_decoded(archives: Archives) -> None:
     flights(archives, range(3))
-    archives.caught_up(JSON)
     archives.lab.produce("@flights", [b"no JSON"])
-    [failure] = archives.once(JSON.replace('  topics:\n    "@f', '  on_error: suspend\n  topics:\n    "@f'))
+    flights(archives, [7])
+    suspending = JSON.replace("  root: lake", "  root: lake\n  on_error: suspend")
+    [failure] = archives.once(suspending)
     assert failure.is_user_error
-    assert "1 values of" in failure.error
+    assert "has a value at offset 3 that cannot be decoded (the value is not JSON)" in failure.error
     assert archives.state("@flights").ends == {0: 3}
-    assert len(archives.rows("@flights")) == 3
+    assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2], "what comes before it is there"
+    files = {each.name for each in archives.path("@flights").glob("*.parquet")}
+    added = {action["add"]["path"] for commit in archives.commits("@flights") for action in commit if "add" in action}
+    assert added <= files
+    assert len(files - added) <= 3, "those of Spark's tasks alone, which VACUUM removes"
+    archives.caught_up(JSON)
+    assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2, None, 7]
 
 
 def test_control_records_and_aborted_transactions_move_the_offsets(archives: Archives) -> None:

@@ -1,0 +1,231 @@
+"""One round of one archive: a job that writes files, what Spark decodes of the rest, and the commit of both."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headwater.pipelines import columns
+from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+from headwater.pipelines.archive.archive_table import ArchiveTable, TableSnapshot
+from headwater.pipelines.archive.arrow_rows import ArrowRows, ValueKind, arrow_rows
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.file_writing import UNDECODED, RangeWriter, WrittenRange, write_ranges
+from headwater.pipelines.archive.round_plan import RoundPlan, cut
+from headwater.pipelines.archive.rows import read_records, rows_of
+from headwater.pipelines.datasource.brokers import Brokers, connection_options
+from headwater.pipelines.datasource.offsets import OffsetRange
+from headwater.pipelines.datasource.options import ReadOptions
+from headwater.pipelines.datasource.reading import RangePartition, plan_tasks
+from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
+from headwater.pipelines.loads.counted_rows import counted
+from headwater.pipelines.loads.offsets.log_state import bytes_per_offset
+from headwater.pipelines.loads.rows import rows_per_task
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from headwater.pipelines.sources.known_columns import KnownColumns
+
+__all__ = ["ArchiveRound", "RoundOutcome"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """A round that has ended well.
+
+    Attributes:
+        version: The table's version after it; that before it if there was nothing to add.
+        archived: The next offset of each partition in the table.
+        rows: Rows added; `errors` of them hold values that could not be decoded.
+    """
+
+    topic: str
+    table: str
+    version: int
+    plan: RoundPlan
+    archived: dict[int, int] = field(default_factory=dict)
+    rows: int = 0
+    errors: int = 0
+    files: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the table was as far as the log already."""
+        return self.plan.is_empty
+
+    def value(self) -> dict[str, Any]:
+        """The round as JSON values."""
+        return {
+            "topic": self.topic,
+            "table": self.table,
+            "version": self.version,
+            "rows": self.rows,
+            "errors": self.errors,
+            "files": self.files,
+            "offsets": {str(partition): list(part) for partition, part in sorted(self.plan.ranges.items())},
+            "backlog": self.plan.backlog,
+        }
+
+    def __str__(self) -> str:
+        """The round as a line."""
+        errors = f", {self.errors:,} of them could not be decoded" if self.errors else ""
+        behind = f"; {self.plan.backlog:,} offsets are left" if self.plan.backlog else ""
+        return f"{self.topic}: version {self.version} of {self.table} has {self.rows:,} more rows{errors}{behind}"
+
+
+class _UndecodedError(Exception):
+    """A round has values that cannot be decoded, and must stop before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveRound:
+    """A round on one snapshot of a table."""
+
+    spec: TopicArchiveSpec
+    brokers: Brokers
+    files: FileSystem
+    topic_id: str
+    spark: SparkSession
+    known: KnownColumns
+    schema: StructType
+    table: ArchiveTable
+    snapshot: TableSnapshot
+
+    def add(self, plan: RoundPlan, before_commit: Callable[[], None]) -> RoundOutcome:
+        """Add the records of a plan.
+
+        `before_commit` raises if the round must not be committed. Whatever is raised before the commit, the table has
+        nothing of the round; the outcome of a commit that fails is unknown, and the next round reads it from the table.
+        """
+        round_name = uuid.uuid4().hex
+        rows = arrow_rows(self.known, self.spec.topic, self.schema, keeps_value=self.spec.raw)
+        if self.snapshot.writer_reason or self.snapshot.lacks(self.schema):
+            # Spark writes all of it: Delta's writer does what the table asks for, and adds new columns.
+            rows = ArrowRows(ValueKind.SPARK, rows.schema)
+        written: list[WrittenRange] = []
+        is_committing = False
+        numbers = (0, 0)
+        try:
+            written = self._write(rows, plan, round_name)
+            left = [each for each in written if each.undecoded]
+            decoded = self._decoded(left) if left else None
+            frame, counts = counted(decoded) if decoded is not None else (None, None)
+
+            def confirm() -> tuple[int, int]:
+                nonlocal is_committing, numbers
+                numbers = self._checked(written, None if counts is None else counts()[:2])
+                before_commit()
+                is_committing = True
+                return numbers
+
+            added = [each.add for each in written if each.add]
+            version = self.table.commit(self.spark, self.snapshot, plan, added, frame, confirm, self.schema)
+        except _UndecodedError:
+            assert decoded is not None
+            self._delete(written)
+            return self._add_before(decoded, plan, before_commit)
+        except BaseException:
+            if not is_committing:
+                self._delete(written)
+            raise
+        finally:
+            self._delete_path(join(self.spec.table, UNDECODED, round_name))
+        archived = {**self.snapshot.state.ends, **plan.ends}
+        return RoundOutcome(self.spec.topic, self.spec.table, version, plan, archived, *numbers, len(added))
+
+    def _write(self, rows: ArrowRows, plan: RoundPlan, round_name: str) -> list[WrittenRange]:
+        topic = self.spec.topic
+        if not plan.ranges:
+            return []
+        given = {
+            **connection_options(self.brokers),
+            "subscribe": topic,
+            "kafka.isolation.level": "read_committed",
+            "includeHeaders": "true",
+        }
+        if rows.fields is not None:
+            from headwater.pipelines.datasource import JSON_FIELDS_OPTION
+
+            given[JSON_FIELDS_OPTION] = rows.fields.text()
+        options = ReadOptions.parse(given)
+        ranges = {partition: (part,) for partition, part in plan.ranges.items()}
+        size = bytes_per_offset(self.brokers, topic, ranges)
+        task_rows = rows_per_task(ranges, size, self.spark.sparkContext.defaultParallelism)
+        split = dataclasses.replace(
+            options, records_per_partition_max=task_rows, records_per_task_min=max(task_rows // 2, 1)
+        )
+        topic_id = uuid.UUID(self.topic_id)
+        tasks: list[RangePartition] = plan_tasks(
+            [OffsetRange(topic, partition, *part, topic_id) for partition, part in plan.ranges.items()], split
+        )
+        writer = RangeWriter(self.spec.table, self.files, rows, options, round_name, self.snapshot.indexed_columns)
+        job = self.spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(write_ranges(writer))
+        return list(job.collect())
+
+    def _decoded(self, left: Sequence[WrittenRange]) -> DataFrame:
+        """The rows of records that tasks have left to Spark."""
+        decoded = rows_of(
+            read_records(self.spark, [each.undecoded for each in left]),
+            self.known,
+            self.spec.topic,
+            keeps_value=self.spec.raw,
+            headers=self.spec.headers,
+            with_headers=any(each.has_headers for each in left),
+        )
+        return decoded.sortWithinPartitions(columns.PARTITION, columns.OFFSET)
+
+    def _checked(self, written: Sequence[WrittenRange], decoded: tuple[int, int] | None) -> tuple[int, int]:
+        """The numbers of rows and of those with an error. Raises ArchiveFailed if Spark's are not all that were left.
+
+        Raises _UndecodedError if the archive must stop before a value that cannot be decoded.
+        """
+        in_frame, errors = decoded or (0, 0)
+        left = sum(each.undecoded_rows for each in written)
+        if in_frame != left:
+            raise ArchiveFailed(
+                f"Spark was to decode {left:,} records of {self.spec.topic} and has {in_frame:,} rows: nothing was "
+                "added (spark.sql.files.ignoreMissingFiles?)"
+            )
+        if errors and self.spec.on_error == "suspend":
+            raise _UndecodedError
+        return sum(each.rows for each in written) + in_frame, errors
+
+    def _add_before(self, decoded: DataFrame, plan: RoundPlan, before_commit: Callable[[], None]) -> RoundOutcome:
+        """Add what comes before the first value of each partition that cannot be decoded. Raises ArchiveError."""
+        from pyspark.sql import functions as f
+
+        place, error = f.col(columns.OFFSET), f.col(columns.ERROR)
+        bad = decoded.where(error.isNotNull())
+        first = bad.groupBy(columns.PARTITION).agg(f.min(place), f.min_by(error, place)).collect()
+        shorter = cut(plan, {int(row[0]): int(row[1]) for row in first})
+        if shorter.offsets:
+            return self.add(shorter, before_commit)
+        partition, offset, reason = min((int(row[0]), int(row[1]), str(row[2])) for row in first)
+        raise ArchiveError(
+            f"{self.spec.topic}-{partition} has a value at offset {offset} that cannot be decoded ({reason}): "
+            "on_error: suspend stops before it; with `store` it becomes a row"
+        )
+
+    def _delete(self, written: Sequence[WrittenRange]) -> None:
+        """Delete files that no commit will have."""
+        for each in written:
+            if each.add:
+                self._delete_path(join(self.spec.table, json.loads(each.add)["add"]["path"]))
+
+    def _delete_path(self, path: str) -> None:
+        """Delete a file or folder that nobody needs; what cannot be deleted now is left to VACUUM, or the next open."""
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                self.files.delete(path)
+            except FileSystemError as error:
+                log.warning("a file that no commit has was not deleted: %s", error)

@@ -1,0 +1,117 @@
+"""How far archives are, and what their next rounds would add: read without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.marks import ArchiveState
+from headwater.pipelines.archive.round_plan import plan_round
+from headwater.pipelines.archive.topic_archive import begin_offsets, topic_log
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.loads.offsets.planning import LogState
+from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, table_offsets
+
+__all__ = ["ArchiveStatus", "status_of"]
+
+_ALL = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStatus:
+    """One archive beside its topic.
+
+    Attributes:
+        version: The table's version; -1 without a table.
+        archived: The next offset of each partition in the table.
+        log_start, log_end: Those of the topic.
+        to_add: Offsets that the table lacks.
+        lost: Offsets that it cannot get any more: retention has deleted them.
+        committed_s: Seconds since the table's last commit; None without a table.
+        problem: Why the archive cannot go on; '' if it can.
+    """
+
+    topic: str
+    table: str
+    version: int = -1
+    archived: dict[int, int] = field(default_factory=dict)
+    log_start: dict[int, int] = field(default_factory=dict)
+    log_end: dict[int, int] = field(default_factory=dict)
+    to_add: int = 0
+    lost: int = 0
+    committed_s: float | None = None
+    problem: str = ""
+
+    def value(self) -> dict[str, Any]:
+        """The status as JSON values."""
+        return {
+            "topic": self.topic,
+            "table": self.table,
+            "version": self.version,
+            "partitions": [
+                {
+                    "partition": partition,
+                    "archived": self.archived.get(partition),
+                    "log_start": self.log_start[partition],
+                    "log_end": end,
+                }
+                for partition, end in sorted(self.log_end.items())
+            ],
+            "to_add": self.to_add,
+            "lost": self.lost,
+            "committed_seconds_ago": None if self.committed_s is None else round(self.committed_s, 1),
+            "problem": self.problem,
+        }
+
+
+def status_of(spec: TopicArchiveSpec, brokers: Brokers, clock: Callable[[], float] = time.time) -> ArchiveStatus:
+    """The status of an archive; what keeps it from going on is its `problem`."""
+    try:
+        log = topic_log(brokers, spec)
+    except (ArchiveError, ArchiveFailed) as error:
+        return ArchiveStatus(spec.topic, spec.table, problem=str(error))
+    try:
+        table = table_offsets(spec.table)
+    except SeamError as error:
+        return ArchiveStatus(
+            spec.topic, spec.table, log_start=dict(log.first), log_end=dict(log.end), problem=str(error)
+        )
+    return _compared(spec, log, table, clock())
+
+
+def _compared(spec: TopicArchiveSpec, log: LogState, table: TableOffsets | None, now_s: float) -> ArchiveStatus:
+    archived = {} if table is None else table.ends
+    problem, to_add = "", 0
+    if table is not None and table.topic_id != log.topic_id:
+        problem = (
+            f"the table is of topic {table.topic} with the id {table.topic_id}, and {spec.topic} has the id "
+            f"{log.topic_id}: a topic that was made anew needs another table"
+        )
+    else:
+        try:
+            plan = plan_round(
+                ArchiveState(archived),
+                log,
+                begin_offsets(spec, log, is_new=not archived),
+                on_gap=spec.on_gap,
+                offsets_max=_ALL,
+            )
+            to_add = plan.offsets
+        except (ArchiveError, ArchiveFailed) as error:
+            problem = str(error)
+    return ArchiveStatus(
+        spec.topic,
+        spec.table,
+        -1 if table is None else table.version,
+        dict(archived),
+        dict(log.first),
+        dict(log.end),
+        to_add,
+        sum(max(log.first[p] - end, 0) for p, end in archived.items() if p in log.first),
+        None if table is None else max(now_s - table.committed_ms / 1000, 0.0),
+        problem,
+    )

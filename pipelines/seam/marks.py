@@ -1,0 +1,30 @@
+"""What an archive's table says of itself: its properties, and the `txn` actions of its commits by appId. Pure.
+
+The actions are part of the table's state: OPTIMIZE, VACUUM, the clean-up of the log and other tools' commits keep them.
+
+  headwater.archive/<topic id>/<partition>              the next offset: all before it is in the table, or in a gap
+  headwater.archive/<topic id>/<partition>/gap/<first>  the offset after a gap, which began at `first`: records lost by
+                                                        retention, or those before the offset at which the archive began
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["ID_PROPERTY", "MODE_PROPERTY", "PREFIX", "TOPIC_PROPERTY", "end_mark", "gap_mark"]
+
+TOPIC_PROPERTY: Final = "headwater.archive.topic"
+ID_PROPERTY: Final = "headwater.archive.topic.id"
+#: How records become rows: `append`, a row each.
+MODE_PROPERTY: Final = "headwater.archive.mode"
+PREFIX: Final = "headwater.archive/"
+
+
+def end_mark(topic_id: str, partition: int) -> str:
+    """The appId whose version is a partition's next offset."""
+    return f"{PREFIX}{topic_id}/{partition}"
+
+
+def gap_mark(topic_id: str, partition: int, first: int) -> str:
+    """The appId whose version is the offset after a gap."""
+    return f"{end_mark(topic_id, partition)}/gap/{first}"

@@ -1,0 +1,62 @@
+"""How far an archive's table is, without a JVM: read from the table's log by delta-rs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headwater.pipelines.seam.marks import ID_PROPERTY, TOPIC_PROPERTY, end_mark
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["SeamError", "TableOffsets", "table_offsets"]
+
+
+class SeamError(Exception):
+    """A table cannot be read, or is no archive's; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOffsets:
+    """An archive's table at one version.
+
+    Attributes:
+        topic_id: The id of the topic that it is of.
+        ends: The next offset of each partition.
+        committed_ms: When the version was committed, in milliseconds since 1970.
+    """
+
+    version: int
+    topic: str
+    topic_id: str
+    committed_ms: int
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+def table_offsets(path: str) -> TableOffsets | None:
+    """The newest offsets of a table, which is a path or URL; None without a table. Raises SeamError."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        return _offsets_of(DeltaTable(path), path)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError) as error:
+        raise SeamError(f"the table {path} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def _offsets_of(table: DeltaTable, path: str) -> TableOffsets:
+    properties = table.metadata().configuration
+    topic_id = properties.get(ID_PROPERTY)
+    if topic_id is None:
+        raise SeamError(f"the table {path} was not made by an archive")
+    ends: dict[int, int] = {}
+    # A topic's partitions are numbered without gaps, and the archive begins all that it finds.
+    while (end := table.transaction_version(end_mark(topic_id, len(ends)))) is not None:
+        ends[len(ends)] = end
+    [last] = table.history(1)
+    return TableOffsets(
+        table.version(), properties.get(TOPIC_PROPERTY, ""), topic_id, int(last.get("timestamp", 0)), ends
+    )

@@ -1,0 +1,1 @@
+"""`headwater archive`: its commands and their display."""

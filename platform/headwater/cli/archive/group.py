@@ -1,0 +1,17 @@
+"""`headwater archive`: the group of its commands."""
+
+from __future__ import annotations
+
+import click
+
+from headwater.cli.archive.run import run
+from headwater.cli.archive.status import plan, status
+
+
+@click.group("archive", context_settings={"help_option_names": ["-h", "--help"]})
+def app() -> None:
+    """Keep topics in Delta tables, each record once, as fresh as declared."""
+
+
+for command in (plan, run, status):
+    app.add_command(command)

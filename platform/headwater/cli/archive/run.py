@@ -1,0 +1,111 @@
+"""`headwater archive run`: lets tables catch up with their topics, or keeps them fresh."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
+from headwater.cli.shell.checks import require_java
+from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
+from headwater.cli.shell.options import command_config, key_values, servers, settings
+from headwater.cli.shell.output import note
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headwater.pipelines.archive.archive_round import RoundOutcome
+    from headwater.pipelines.archive.running import RoundFailure
+
+
+@click.command("run")
+@archive_options
+@click.option("--once", is_flag=True, help="Let the tables catch up with the topics as they are now, and end.")
+@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              help="A line or a JSON object for each commit.")  # fmt: skip
+def run(
+    file: str,
+    topics: tuple[str, ...],
+    assignments: tuple[str, ...],
+    bootstrap_servers: str | None,
+    once: bool,
+    confs: tuple[str, ...],
+    output: str,
+) -> None:
+    """Add the topics' records to their tables: until Ctrl-C, or once."""
+    from headwater.cli.shell.spark_signals import exit_code_of, until_signal
+    from headwater.pipelines.archive.running import ArchiveRun
+    from headwater.pipelines.datasource.brokers import brokers
+    from headwater.pipelines.file_systems.opening import file_system
+    from headwater.pipelines.file_systems.options import FileSystemOptions
+    from headwater.pipelines.spark.session import close_session, open_session
+
+    require_java()
+    with reported_archive_errors():
+        specs, loaded = load_archives(file, assignments, topics)
+        loaded.require_secrets()
+        conf = {"spark.master": settings().spark_master, "spark.scheduler.mode": "FAIR"}
+        conf |= {name: text.reveal() for name, text in loaded.pipeline.spark.items()} | key_values(confs, "--conf")
+        options = FileSystemOptions.of(conf)
+        display = _Display(output, is_once=once)
+        archives = ArchiveRun(
+            specs,
+            loaded,
+            brokers(servers(bootstrap_servers), command_config()),
+            lambda table: file_system(table, options, note),
+            on_round=display.round_ended,
+            on_failure=display.round_failed,
+        )
+        with tempfile.TemporaryDirectory(prefix="headwater-archive-") as folder:
+
+            def start_spark() -> SparkSession:
+                log, warehouse = os.path.join(folder, "spark.log"), os.path.join(folder, "warehouse")
+                return open_session("headwater archive", log, {"spark.sql.warehouse.dir": warehouse, **conf})
+
+            try:
+                if once:
+                    failures, number = until_signal(archives.run_once, archives.stop, start_spark)
+                else:
+                    _, number = until_signal(archives.run, archives.stop, start_spark)
+                    return
+            finally:
+                close_session()
+    for each in failures:
+        display.round_failed(each)
+    if failures and number:
+        raise SystemExit(exit_code_of(number))
+    if failures:
+        is_user_error = all(each.is_user_error for each in failures)
+        what = f"{len(failures)} of {len(specs)} archives have failed" if len(specs) > 1 else "the archive has failed"
+        raise CliError("archive run", what, exit_code=EXIT_USER if is_user_error else EXIT_FAILED)
+
+
+class _Display:
+    """Prints what happens, from any thread."""
+
+    def __init__(self, output: str, *, is_once: bool) -> None:
+        self._output = output
+        self._is_once = is_once
+        self._lock = threading.Lock()
+
+    def round_ended(self, outcome: RoundOutcome) -> None:
+        """A commit was made."""
+        with self._lock:
+            if self._output == "json":
+                sys.stdout.write(json.dumps(outcome.value(), ensure_ascii=False) + "\n")
+            else:
+                sys.stdout.write(f"{outcome}\n")
+            sys.stdout.flush()
+
+    def round_failed(self, failure: RoundFailure) -> None:
+        """A round has failed."""
+        with self._lock:
+            again = "" if failure.retry_s is None else f"; tried again in {failure.retry_s:,.0f} s"
+            note(f"{failure.topic}: {failure.error}{again}")
