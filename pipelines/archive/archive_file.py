@@ -26,6 +26,7 @@ ROUND_BYTES = 1 << 30
 ROUND_BYTES_MIN = 1 << 20
 FRESHNESS = "60 seconds"
 FRESHNESS_MS_MIN = 1_000
+VIEW_GRACE = "10 minutes"
 
 OnError = Literal["store", "suspend"]
 
@@ -60,6 +61,11 @@ class _Choices(Model):
     )
     freshness: Annotated[Interval | None, Shown("interval", FRESHNESS)] = Field(
         default=None, description="how long a record may wait until it is in the table"
+    )
+    view_grace: Annotated[Interval | None, Shown("interval", VIEW_GRACE)] = Field(
+        default=None,
+        description="how far the consumer group `headwater.archive.TOPIC` stays behind the table, for queries that "
+        "have chosen an older version of it",
     )
     round_bytes: Annotated[int | None, Shown("bytes", f"{ROUND_BYTES:,}")] = Field(
         default=None, ge=ROUND_BYTES_MIN, description="about how much of the log a commit adds at most"
@@ -126,6 +132,7 @@ class TopicArchiveSpec:
         table: The Delta table, an absolute path or a URL.
         start: Where a new archive begins.
         freshness_ms: How long a record may wait.
+        view_grace_ms: How far the archive's group stays behind the table.
         round_bytes: About how many bytes of the log a round takes.
     """
 
@@ -138,6 +145,7 @@ class TopicArchiveSpec:
     on_error: OnError = "store"
     merge_schema: bool = False
     freshness_ms: int = interval_ms(FRESHNESS)
+    view_grace_ms: int = interval_ms(VIEW_GRACE)
     round_bytes: int = ROUND_BYTES
 
 
@@ -195,9 +203,13 @@ def _spec(declared: ArchiveDeclaration, topic: str, own: ArchivedTopic, loaded: 
         for name in ("raw", "headers", "on_gap", "on_error", "merge_schema", "round_bytes")
         if (value := _said(declared, own, name)) is not None
     }
-    freshness = _said(declared, own, "freshness") or FRESHNESS
+    freshness, grace = (
+        interval_ms(str(_said(declared, own, name) or default))
+        for name, default in (("freshness", FRESHNESS), ("view_grace", VIEW_GRACE))
+    )
     start = parse_position(str(_said(declared, own, "start") or "earliest"))
-    return TopicArchiveSpec(topic, table.rstrip("/"), start, freshness_ms=interval_ms(str(freshness)), **chosen)  # type: ignore[arg-type]
+    place = table.rstrip("/")
+    return TopicArchiveSpec(topic, place, start, freshness_ms=freshness, view_grace_ms=grace, **chosen)  # type: ignore[arg-type]
 
 
 def _said(declared: ArchiveDeclaration, own: ArchivedTopic, name: str) -> object:

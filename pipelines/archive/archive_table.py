@@ -54,6 +54,7 @@ class TableSnapshot:
         writer_reason: Why only Delta's own writer can write to it; '' if files may be added.
         indexed_columns: How many columns have statistics.
         schema: Its columns in Spark's JSON.
+        committed_ms: When the version was committed, in milliseconds since 1970.
     """
 
     transaction: Any
@@ -62,6 +63,7 @@ class TableSnapshot:
     writer_reason: str
     indexed_columns: int
     schema: str = field(repr=False)
+    committed_ms: int
 
     def lacks(self, columns: StructType) -> bool:
         """Whether the table lacks columns."""
@@ -109,6 +111,7 @@ class ArchiveTable:
             delta_writer_reason(protocol["protocol"], definition["metaData"], json.loads(schema)["fields"]),
             indexed_columns(definition["metaData"]),
             schema,
+            jvm.delta_committed_ms(transaction),
         )
 
     def create(self, spark: SparkSession, columns: StructType, before_commit: Callable[[], None]) -> None:

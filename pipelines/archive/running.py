@@ -18,6 +18,7 @@ from headwater.pipelines.analysis.topic_schemas import find_declared
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_round import RoundOutcome
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.metrics import TopicCounts
 from headwater.pipelines.archive.schedule import TopicProgress, due, to_open
 from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, TopicArchive
 from headwater.pipelines.datasource.brokers import Brokers
@@ -35,7 +36,7 @@ from headwater.pipelines.spark.spark_errors import first_line
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ArchiveRun", "RoundFailure"]
+__all__ = ["ArchiveRun", "RoundFailure", "topic_columns"]
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class _Topic:
 
     archive: TopicArchive
     progress: TopicProgress
+    counts: TopicCounts
     session: SparkSession | None = None
     columns: KnownColumns | None = None
 
@@ -112,6 +114,7 @@ class ArchiveRun:
             _Topic(
                 TopicArchive(each, brokers, files(each.table), is_stopped=self._stop.is_set),
                 TopicProgress(each.freshness_ms / 1000, max(each.round_bytes // BYTES_PER_OFFSET, 1)),
+                TopicCounts(each.topic),
             )
             for each in specs
         ]
@@ -122,6 +125,16 @@ class ArchiveRun:
         self._wake.set()
         if self._spark is not None and lost_jvm() is None:
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
+
+    def counts(self) -> list[TopicCounts]:
+        """What each archive has done, and where it is now: a copy."""
+        now_s = self._clock()
+        with self._turn:
+            for each in self._topics:
+                progress = each.progress
+                each.counts.waiting_s = 0.0 if progress.pending_s is None else now_s - progress.pending_s
+                each.counts.behind = max(progress.ends - progress.archived, 0) if progress.archived >= 0 else 0
+            return [dataclasses.replace(each.counts) for each in self._topics]
 
     def run_once(self, start_spark: Callable[[], SparkSession]) -> list[RoundFailure]:
         """Let every table catch up with its topic as it is now; return the failures. Raises SessionError."""
@@ -213,6 +226,8 @@ class ArchiveRun:
                 if goal is None:
                     goal = archived + outcome.plan.backlog
                 if archived >= goal or not outcome.plan.backlog:
+                    with ClusterClient(client_of(self._brokers)) as cluster:
+                        topic.archive.commit_group(cluster)
                     return None
         except Exception as error:  # noqa: BLE001 - one archive's failure is its outcome
             return self._failure(topic, error, None)
@@ -225,6 +240,13 @@ class ArchiveRun:
             return
         with self._turn:
             topic.progress.succeeded(sum(outcome.archived.values()), outcome.plan.backlog)
+            topic.counts.is_failing = False
+            if not outcome.is_empty:
+                topic.counts.rows += outcome.rows
+                topic.counts.errors += outcome.errors
+                topic.counts.files += outcome.files
+                topic.counts.commits += 1
+                topic.counts.committed_s = time.time()
         self._wake.set()
         if not outcome.is_empty:
             self._on_round(outcome)
@@ -240,21 +262,13 @@ class ArchiveRun:
         return topic.archive.run_round(session, lambda: self._columns(session, topic))
 
     def _columns(self, session: SparkSession, topic: _Topic) -> KnownColumns:
-        """The columns of a declared topic, found for it alone: another topic's mistake is not its own.
-
-        Those of a registry are asked for each round: a producer registers a schema before it writes.
-        """
-        pipeline = self._loaded.pipeline
-        own = {each: declared for each, declared in pipeline.topics.items() if each == topic.name}
-        if topic.columns is not None and not any(
-            FROM_REGISTRY in (each.schema_source, each.key_schema) or each.events for each in own.values()
-        ):
-            return topic.columns
-        loaded = dataclasses.replace(self._loaded, pipeline=pipeline.model_copy(update={"topics": own}))
-        declared = find_declared(session, loaded, KnownColumns(own), self._brokers)
-        if declared.problems:
-            raise PipelineError(list(declared.problems))
-        topic.columns = _storing(declared.columns)
+        """The columns of a topic; for each round those of a registry, where a producer registers before it writes."""
+        declared = self._loaded.pipeline.topics.get(topic.name)
+        may_change = declared is not None and (
+            FROM_REGISTRY in (declared.schema_source, declared.key_schema) or bool(declared.events)
+        )
+        if topic.columns is None or may_change:
+            topic.columns = topic_columns(session, self._loaded, self._brokers, topic.name)
         return topic.columns
 
     def _keep_looking(self) -> None:
@@ -262,6 +276,9 @@ class ArchiveRun:
         client = dataclasses.replace(client_of(self._brokers), api_timeout_ms=LOOK_TIMEOUT_MS)
         with ClusterClient(client) as cluster:
             while not self._stop.wait(LOOK_S):
+                for topic in self._topics:
+                    if topic.progress.is_open:
+                        topic.archive.commit_group(cluster)
                 try:
                     self._look(cluster, {each.name for each in self._topics})
                 except ClientError:
@@ -296,6 +313,8 @@ class ArchiveRun:
             if isinstance(error, LockLostError):
                 topic.progress.lost()
             retry_s = topic.progress.failed(self._clock(), wait_s)
+            topic.counts.is_failing = True
+            topic.counts.failures += 1
             # Another driver's archive is reported once.
             is_news = not isinstance(error, LockHeldError) or topic.progress.failures == 1
         if is_news and not self._stop.is_set():
@@ -305,6 +324,19 @@ class ArchiveRun:
         spec = topic.archive.spec
         is_user_error = isinstance(error, ArchiveError | PipelineError)
         return RoundFailure(spec.topic, spec.table, self._loaded.redacted(_reason(error)), is_user_error, retry_s)
+
+
+def topic_columns(session: SparkSession, loaded: Loaded, brokers: Brokers, topic: str) -> KnownColumns:
+    """The columns of a declared topic, found for it alone: another topic's mistake is not its own.
+
+    Raises PipelineError.
+    """
+    own = {name: declared for name, declared in loaded.pipeline.topics.items() if name == topic}
+    alone = dataclasses.replace(loaded, pipeline=loaded.pipeline.model_copy(update={"topics": own}))
+    declared = find_declared(session, alone, KnownColumns(own), brokers)
+    if declared.problems:
+        raise PipelineError(list(declared.problems))
+    return _storing(declared.columns)
 
 
 def _storing(known: KnownColumns) -> KnownColumns:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.group_offsets import commit_group_offsets
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_round import ArchiveRound, RoundOutcome
 from headwater.pipelines.archive.archive_table import ArchiveTable
@@ -16,6 +18,7 @@ from headwater.pipelines.archive.file_writing import UNDECODED
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import RoundPlan, plan_round
 from headwater.pipelines.archive.rows import is_raw, table_columns
+from headwater.pipelines.archive.trailing_offsets import TrailingOffsets
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
@@ -35,6 +38,7 @@ __all__ = ["BYTES_PER_OFFSET", "TopicArchive", "begin_offsets", "topic_log"]
 log = logging.getLogger(__name__)
 
 LOCK_PREFIX: Final = "headwater.archive."
+GROUP_PREFIX: Final = "headwater.archive."
 #: Where the size of records is not known: a small one.
 BYTES_PER_OFFSET: Final = 100
 #: Of a round, however small the records seem: a compacted log may hold few bytes at its beginning.
@@ -62,6 +66,9 @@ class TopicArchive:
         self._lock: BrokerLock | None = None
         self._topic_id = ""
         self._begin: dict[int, int] | None = None
+        self._trailing = TrailingOffsets(spec.view_grace_ms / 1000)
+        self._is_known = False
+        self._is_group_refused = False
 
     def open(self) -> None:
         """Look at the topic, and become its archive's driver. Needs no Spark.
@@ -114,6 +121,10 @@ class TopicArchive:
         table = ArchiveTable(spec.table, spec.topic, self._topic_id, self._files, self._is_stopped)
         snapshot = table.snapshot(spark)
         state = ArchiveState() if snapshot is None else snapshot.state
+        if snapshot is not None and not self._is_known:
+            # A restart knows of the newest version only.
+            self._trailing.committed(state.ends, snapshot.committed_ms / 1000)
+            self._is_known = True
         plan = self._plan(state)
         if snapshot is not None and plan.is_empty:
             return RoundOutcome(spec.topic, spec.table, snapshot.version, plan, dict(state.ends))
@@ -130,7 +141,26 @@ class TopicArchive:
         adding = ArchiveRound(
             spec, self._brokers, self._files, self._topic_id, spark, columns_known, schema, table, snapshot
         )
-        return adding.add(plan, self._before_commit)
+        outcome = adding.add(plan, self._before_commit)
+        self._trailing.committed(outcome.archived, time.time())
+        self._is_known = True
+        return outcome
+
+    def commit_group(self, cluster: ClusterClient) -> None:
+        """Let the group `headwater.archive.TOPIC` commit what the table had `view_grace` ago, if that is new."""
+        topic, now_s = self.spec.topic, time.time()
+        ends = self._trailing.due(now_s)
+        if ends is None:
+            return
+        try:
+            commit_group_offsets(cluster, f"{GROUP_PREFIX}{topic}", {(topic, p): end for p, end in ends.items()})
+        except ClientError as error:
+            level = logging.DEBUG if self._is_group_refused else logging.WARNING
+            log.log(level, "the offsets of the archive of %s are not committed to its group: %s", topic, error)
+            self._is_group_refused = True
+            return
+        self._is_group_refused = False
+        self._trailing.acknowledged(now_s)
 
     def _plan(self, state: ArchiveState) -> RoundPlan:
         found = topic_log(self._brokers, self.spec)

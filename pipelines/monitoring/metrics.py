@@ -1,24 +1,19 @@
 """Metrics of a run for Prometheus: `GET /metrics` on a separate port. docs/how-to/monitoring_pipelines.md lists them.
 
-The client library provides the HTTP server, on threads; a scrape reads a copy of the stages' states and sends no
-requests.
+A scrape reads a copy of the stages' states and sends no requests.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from threading import Thread
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
 
 from headwater.pipelines.monitoring.progress import StageProgress, moment_ms
+from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoint
 from headwater.pipelines.monitoring.stage_state import DURATION_BOUNDS_S, Durations, StageState, State
 
 if TYPE_CHECKING:
@@ -30,28 +25,12 @@ PREFIX: Final = "headwater_pipeline_"
 _STAGE: Final = ["pipeline", "stage"]
 
 
-class MetricsEndpoint:
+class MetricsEndpoint(PrometheusEndpoint):
     """A listener that serves a run's metrics. Call `open`, which binds the port, before the run begins."""
 
     def __init__(self) -> None:
+        super().__init__(lambda: families(self._states(), time.time()))
         self._watch: RunWatch | None = None
-        self._server: WSGIServer | None = None
-        self._thread: Thread | None = None
-
-    def open(self, host: str, port: int) -> int:
-        """Bind the port (0: any free port) and return it. Raises OSError if the port is unavailable."""
-        registry = CollectorRegistry()
-        registry.register(_Collector(self._states))
-        ProcessCollector(registry=registry)
-        self._server, self._thread = start_http_server(port, host, registry)
-        return int(self._server.server_port)
-
-    def close(self) -> None:
-        """Close the port. May be called twice."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
 
     def began(self, info: RunInfo, watch: RunWatch) -> None:  # noqa: ARG002 - a listener's
         """Serve the states of this run from now on."""
@@ -65,17 +44,6 @@ class MetricsEndpoint:
 
     def _states(self) -> Sequence[StageState]:
         return () if self._watch is None else self._watch.states()
-
-
-class _Collector(Collector):
-    def __init__(self, states: Callable[[], Sequence[StageState]]) -> None:
-        self._states = states
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        yield from families(self._states(), time.time())
 
 
 def families(states: Sequence[StageState], now_s: float) -> Iterator[Metric]:

@@ -419,6 +419,11 @@ def delta_version(transaction: Any) -> int:
     return int(transaction.readVersion())
 
 
+def delta_committed_ms(transaction: Any) -> int:
+    """When the version that a transaction reads was committed: `Snapshot.timestamp`, in milliseconds since 1970."""
+    return int(transaction.snapshot().timestamp())
+
+
 def delta_property(transaction: Any, name: str) -> str | None:
     """A table's property; None if it is not set, or without a table. Depends on `Metadata.configuration`."""
     if transaction.readVersion() < 0:

@@ -6,6 +6,7 @@ import click
 
 from headwater.cli.archive.run import run
 from headwater.cli.archive.status import plan, status
+from headwater.cli.archive.verify import verify
 
 
 @click.group("archive", context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,5 +14,5 @@ def app() -> None:
     """Keep topics in Delta tables, each record once, as fresh as declared."""
 
 
-for command in (plan, run, status):
+for command in (plan, run, status, verify):
     app.add_command(command)

@@ -14,6 +14,7 @@ import click
 from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
 from headwater.cli.shell.checks import require_java
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
+from headwater.cli.shell.metrics_port import metrics_options, open_metrics
 from headwater.cli.shell.options import command_config, key_values, servers, settings
 from headwater.cli.shell.output import note
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @archive_options
 @click.option("--once", is_flag=True, help="Let the tables catch up with the topics as they are now, and end.")
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+@metrics_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
               help="A line or a JSON object for each commit.")  # fmt: skip
 def run(
@@ -37,14 +39,18 @@ def run(
     bootstrap_servers: str | None,
     once: bool,
     confs: tuple[str, ...],
+    metrics_port: int | None,
+    metrics_host: str,
     output: str,
 ) -> None:
     """Add the topics' records to their tables: until Ctrl-C, or once."""
     from headwater.cli.shell.spark_signals import exit_code_of, until_signal
+    from headwater.pipelines.archive.metrics import families
     from headwater.pipelines.archive.running import ArchiveRun
     from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.file_systems.opening import file_system
     from headwater.pipelines.file_systems.options import FileSystemOptions
+    from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoint
     from headwater.pipelines.spark.session import close_session, open_session
 
     require_java()
@@ -63,6 +69,9 @@ def run(
             on_round=display.round_ended,
             on_failure=display.round_failed,
         )
+        endpoint = PrometheusEndpoint(lambda: families(archives.counts()))
+        if metrics_port is not None:
+            open_metrics(endpoint, metrics_host, metrics_port)
         with tempfile.TemporaryDirectory(prefix="headwater-archive-") as folder:
 
             def start_spark() -> SparkSession:
@@ -76,6 +85,7 @@ def run(
                     _, number = until_signal(archives.run, archives.stop, start_spark)
                     return
             finally:
+                endpoint.close()
                 close_session()
     for each in failures:
         display.round_failed(each)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from headwater.cli.pipeline.run_display import RunDisplay, StateLines, is_terminal, no_report, report
-from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.errors import CliError
+from headwater.cli.shell.metrics_port import metrics_options, open_metrics
 from headwater.cli.shell.output import note
-from headwater.services import join_address, reachable_host
 
 if TYPE_CHECKING:
     from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
@@ -39,19 +39,7 @@ def watching_options(function: F) -> F:
     """Add the options; the function receives them as keyword arguments (see `watching`)."""
     for option in reversed(
         (
-            click.option(
-                "--metrics-port",
-                type=click.IntRange(0, 65_535),
-                metavar="PORT",
-                help="Port of Prometheus metrics; 0 picks a free one.  [default: no metrics]",
-            ),
-            click.option(
-                "--metrics-host",
-                metavar="ADDRESS",
-                default="127.0.0.1",
-                show_default=True,
-                help="Address on which metrics are served.",
-            ),
+            metrics_options,
             click.option(
                 "--status/--no-status",
                 "status",
@@ -93,7 +81,7 @@ def watching(client: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[Wa
     endpoint: MetricsEndpoint | None = None
     if given["metrics_port"] is not None:
         endpoint = MetricsEndpoint()
-        _open(endpoint, given["metrics_host"], given["metrics_port"])
+        open_metrics(endpoint, given["metrics_host"], given["metrics_port"])
         listeners.append(endpoint)
     quiet = bool(given["quiet"])
     on_terminal = is_terminal() and not quiet
@@ -111,20 +99,6 @@ def watching(client: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[Wa
 
 def _unsaid(_line: str) -> None:
     return
-
-
-def _open(endpoint: Any, host: str, port: int) -> None:
-    try:
-        opened = endpoint.open(host, port)
-    except OSError as error:
-        where = join_address(host, port)
-        raise CliError(
-            "metrics",
-            f"cannot listen on {where}: {error.strerror or error}",
-            "choose another --metrics-port (0 picks a free one)",
-            exit_code=EXIT_FAILED,
-        ) from None
-    note(f"metrics: http://{join_address(reachable_host(host), opened)}/metrics")
 
 
 def _lineage(target: str) -> RunListener:

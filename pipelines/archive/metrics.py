@@ -1,0 +1,68 @@
+"""Metrics of an archiver for Prometheus. docs/reference/archives.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+__all__ = ["TopicCounts", "families"]
+
+PREFIX: Final = "headwater_archive_"
+
+
+@dataclass(slots=True)
+class TopicCounts:
+    """What one archive has done since its driver began, and where it is.
+
+    Attributes:
+        waiting_s: How long the oldest records that the table lacks have waited, as far as this driver has seen.
+        behind: Offsets that the table lacks.
+        committed_s: Time of the last commit, in seconds since 1970; 0 without one.
+        is_failing: Whether the last round has failed.
+    """
+
+    topic: str
+    waiting_s: float = 0.0
+    behind: int = 0
+    rows: int = 0
+    errors: int = 0
+    files: int = 0
+    commits: int = 0
+    failures: int = 0
+    committed_s: float = 0.0
+    is_failing: bool = False
+
+
+def families(counts: Sequence[TopicCounts]) -> Iterator[Metric]:
+    """The metrics, in a fixed order."""
+    gauges: list[tuple[str, str, Callable[[TopicCounts], float]]] = [
+        ("freshness_seconds", "Age of the oldest records that the table lacks, since they were seen", _waiting),
+        ("offsets_behind", "Offsets that the table lacks", lambda each: each.behind),
+        ("last_commit_timestamp_seconds", "Time of the last commit", lambda each: each.committed_s),
+        ("failing", "Whether the last round has failed", lambda each: float(each.is_failing)),
+    ]
+    counters: list[tuple[str, str, Callable[[TopicCounts], float]]] = [
+        ("rows", "Rows added", lambda each: each.rows),
+        ("error_rows", "Rows added whose values cannot be decoded", lambda each: each.errors),
+        ("files", "Files added", lambda each: each.files),
+        ("commits", "Commits", lambda each: each.commits),
+        ("failures", "Rounds that failed", lambda each: each.failures),
+    ]
+    for name, text, value in gauges:
+        gauge = GaugeMetricFamily(PREFIX + name, text, labels=["topic"])
+        for each in counts:
+            gauge.add_metric([each.topic], value(each))
+        yield gauge
+    for name, text, value in counters:
+        counter = CounterMetricFamily(PREFIX + name, text, labels=["topic"])
+        for each in counts:
+            counter.add_metric([each.topic], value(each))
+        yield counter
+
+
+def _waiting(counts: TopicCounts) -> float:
+    return counts.waiting_s

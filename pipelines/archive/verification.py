@@ -1,0 +1,151 @@
+"""Compares an archive's table with its own offsets, and with the log as far as the log still has the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.pipelines import columns
+from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+from headwater.pipelines.archive.archive_table import ArchiveTable
+from headwater.pipelines.archive.errors import ArchiveError
+from headwater.pipelines.archive.marks import ArchiveState
+from headwater.pipelines.archive.rows import rows_of
+from headwater.pipelines.archive.topic_archive import topic_log
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.file_systems.file_system import FileSystem
+from headwater.pipelines.loads.offsets.log_state import is_compacted
+from headwater.pipelines.loads.offsets.planning import LogState
+from headwater.pipelines.loads.offsets.ranges import Ranges, minus, shared, size
+from headwater.pipelines.loads.rows import RowsPlan, raw_records
+from headwater.pipelines.loads.targets.delta_target import in_ranges
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from headwater.pipelines.sources.known_columns import KnownColumns
+
+__all__ = ["ArchiveVerification", "verify_archive"]
+
+_LISTED_MAX: Final = 10
+_TASK_ROWS: Final = 1_000_000
+_PLACE: Final = [columns.PARTITION, columns.OFFSET]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveVerification:
+    """What was compared, and every difference.
+
+    Attributes:
+        version: The table's version.
+        rows: Its rows.
+        log_offsets: Offsets that were compared with the log.
+    """
+
+    topic: str
+    table: str
+    version: int
+    rows: int
+    log_offsets: int
+    problems: tuple[str, ...]
+
+    def value(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        return {
+            "topic": self.topic,
+            "table": self.table,
+            "version": self.version,
+            "rows": self.rows,
+            "log_offsets": self.log_offsets,
+            "problems": list(self.problems),
+        }
+
+    def __str__(self) -> str:
+        """The result in lines."""
+        verdict = "as it should be" if not self.problems else f"{len(self.problems)} problems"
+        head = (
+            f"{self.topic}: {self.table}, version {self.version}: {verdict}: {self.rows:,} rows, "
+            f"{self.log_offsets:,} offsets of the log"
+        )
+        return "\n".join([head, *(f"  {problem}" for problem in self.problems)])
+
+
+def verify_archive(
+    spark: SparkSession, spec: TopicArchiveSpec, brokers: Brokers, files: FileSystem, known: Callable[[], KnownColumns]
+) -> ArchiveVerification:
+    """Verify an archive at its newest version. An archiver may run meanwhile.
+
+    Raises ArchiveError without a table, or with that of another topic; ArchiveFailed, and Spark's errors.
+    """
+    log = topic_log(brokers, spec)
+    snapshot = ArchiveTable(spec.table, spec.topic, log.topic_id, files).snapshot(spark)
+    if snapshot is None:
+        raise ArchiveError(f"there is no table {spec.table}")
+    rows = spark.read.format("delta").option("versionAsOf", snapshot.version).load(spec.table)
+    covered = _covered(snapshot.state)
+    problems, counted = _of_rows(rows, covered)
+    there = shared(covered, {p: ((first, log.end[p]),) for p, first in log.first.items()})
+    if there:
+        problems += _against_log(spark, spec, brokers, known(), rows, there, log)
+    return ArchiveVerification(spec.topic, spec.table, snapshot.version, counted, size(there), tuple(problems))
+
+
+def _covered(state: ArchiveState) -> Ranges:
+    """The offsets that the table has as far as their records had any."""
+    return minus({partition: ((0, end),) for partition, end in state.ends.items()}, state.gaps)
+
+
+def _of_rows(rows: DataFrame, covered: Ranges) -> tuple[list[str], int]:
+    """Rows against the table's offsets, and the number of rows."""
+    from pyspark.sql import functions as f
+
+    places = rows.select(*_PLACE)
+    twice = places.groupBy(*_PLACE).count().where(f.col("count") > 1).orderBy(*_PLACE).limit(_LISTED_MAX).collect()
+    problems = [f"partition {row[0]}, offset {row[1]} is there {row[2]} times" for row in twice]
+    inside = in_ranges(covered, *_PLACE) or "false"
+    outside = places.where(f"NOT ({inside})").orderBy(*_PLACE).limit(_LISTED_MAX).collect()
+    problems += [f"partition {row[0]}, offset {row[1]} is beyond the table's offsets, or in a gap" for row in outside]
+    return problems, places.count()
+
+
+def _against_log(
+    spark: SparkSession,
+    spec: TopicArchiveSpec,
+    brokers: Brokers,
+    known: KnownColumns,
+    rows: DataFrame,
+    there: Ranges,
+    log: LogState,
+) -> list[str]:
+    """Rows against the log's records, decoded again, in the columns that both have."""
+    from pyspark.sql import functions as f
+
+    records = raw_records(spark, brokers, RowsPlan(log.topic, there, _TASK_ROWS), headers=True)
+    expected = rows_of(
+        records, known, spec.topic, keeps_value=spec.raw, headers=spec.headers, with_headers=spec.headers
+    )
+    shown = [name for name in expected.columns if name in rows.columns and name not in _PLACE]
+    stored = rows.where(in_ranges(there, *_PLACE))
+    left = stored.select(*_PLACE, _content(shown).alias("a"))
+    right = expected.select(*_PLACE, _content(shown).alias("b"))
+    joined = left.join(right, _PLACE, "full_outer")
+    is_stored, is_logged = f.col("a").isNotNull(), f.col("b").isNotNull()
+    compared = [
+        (is_logged & ~is_stored, "is in the log and not in the table"),
+        (is_stored & is_logged & (f.col("a") != f.col("b")), "differs from the log's record"),
+    ]
+    if not is_compacted(brokers, spec.topic):  # of a compacted topic, the table has what the log had
+        compared.append((is_stored & ~is_logged, "is in the table and not in the log"))
+    problems = []
+    for condition, what in compared:
+        listed = joined.where(condition).select(*_PLACE).orderBy(*_PLACE).limit(_LISTED_MAX).collect()
+        problems += [f"partition {row[0]}, offset {row[1]} {what}" for row in listed]
+    return problems
+
+
+def _content(names: Sequence[str]) -> Column:
+    """A hash of some columns. Maps have none in Spark, so that all is hashed as JSON."""
+    from pyspark.sql import functions as f
+
+    return f.xxhash64(f.to_json(f.struct(*(f.col(f"`{name}`") for name in names))))

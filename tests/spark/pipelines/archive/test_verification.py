@@ -1,0 +1,86 @@
+"""`headwater archive verify` finds rows that are missing, twice, beyond the table's offsets, or not the record's."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.group_offsets import committed_group_offsets
+from headwater.pipelines.archive.archive_file import parse_archive
+from headwater.pipelines.archive.running import topic_columns
+from headwater.pipelines.archive.verification import ArchiveVerification, verify_archive
+from headwater.pipelines.file_systems.local import LocalFiles
+from headwater.pipelines.loads.offsets.log_state import client_of
+from tests.spark.pipelines.archive.conftest import Archives
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+TEXT = """
+topics: {"@t": {value: json, schema: t.json}}
+archive: {root: lake, view_grace: 1 second, topics: {"@t": }}
+"""
+
+
+def verified(archives: Archives) -> ArchiveVerification:
+    text = TEXT.replace("@", archives.lab.prefix)
+    read = functools.partial(lambda path: (archives.lab.folder / path).read_text())
+    [spec], loaded = parse_archive(text, "archive.yaml", {}, str(archives.lab.folder), {}, read)
+    spark, servers = archives.lab.spark, archives.lab.servers
+    return verify_archive(
+        spark, spec, servers, LocalFiles(), functools.partial(topic_columns, spark, loaded, servers, spec.topic)
+    )
+
+
+def archived(archives: Archives) -> str:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
+    archives.lab.write("t.json", json.dumps(schema))
+    archives.lab.produce("@t", [("k", {"a": n, "b": "x"}, [("h", b"1")]) for n in range(20)] + [b"no JSON"])
+    archives.caught_up(TEXT)
+    return f"delta.`{archives.path('@t')}`"
+
+
+def test_an_archive_that_is_as_it_should_be(archives: Archives) -> None:
+    archived(archives)
+    result = verified(archives)
+    assert (result.problems, result.rows, result.log_offsets) == ((), 21, 21)
+
+
+DIFFERS = "partition 0, offset {} differs from the log's record"
+LACKS = "partition 0, offset {} is in the log and not in the table"
+
+
+@pytest.mark.parametrize(
+    ("change", "problems"),
+    [
+        ("DELETE FROM {table} WHERE _offset = 7", [LACKS.format(7)]),
+        ("UPDATE {table} SET b = 'y' WHERE _offset = 3", [DIFFERS.format(3)]),
+        ("UPDATE {table} SET _headers = NULL WHERE _offset = 4", [DIFFERS.format(4)]),
+        ("UPDATE {table} SET _error = 'other' WHERE _offset = 20", [DIFFERS.format(20)]),
+        ("INSERT INTO {table} SELECT * FROM {table} WHERE _offset = 5", ["partition 0, offset 5 is there 2 times"]),
+        (
+            "UPDATE {table} SET _offset = 50 WHERE _offset = 6",
+            ["partition 0, offset 50 is beyond the table's offsets, or in a gap", LACKS.format(6)],
+        ),
+    ],
+)
+def test_a_difference_is_named(archives: Archives, change: str, problems: list[str]) -> None:
+    table = archived(archives)
+    archives.lab.spark.sql(change.format(table=table))
+    assert list(verified(archives).problems) == problems
+
+
+def test_the_archives_group_passes_what_the_table_had_a_while_ago(archives: Archives) -> None:
+    archived(archives)
+    name = f"{archives.lab.prefix}t"
+
+    def committed() -> dict[tuple[str, int], int]:
+        archives.caught_up(TEXT)
+        with ClusterClient(client_of(archives.lab.servers)) as cluster:
+            [offsets] = committed_group_offsets(cluster, [f"headwater.archive.{name}"]).values()
+        return offsets
+
+    until(lambda: committed() == {(name, 0): 21})
