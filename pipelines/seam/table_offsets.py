@@ -56,7 +56,7 @@ def _offsets_of(table: DeltaTable, path: str) -> TableOffsets:
     # A topic's partitions are numbered without gaps, and the archive begins all that it finds.
     while (end := table.transaction_version(end_mark(topic_id, len(ends)))) is not None:
         ends[len(ends)] = end
-    [last] = table.history(1)
+    last = next(iter(table.history(1)), {})  # the newest first; it may return more than asked for
     return TableOffsets(
         table.version(), properties.get(TOPIC_PROPERTY, ""), topic_id, int(last.get("timestamp", 0)), ends
     )
