@@ -23,7 +23,7 @@ def write_process_list(data_dir: str, children: Mapping[str, Child]) -> None:
     processes = {
         name: {"pid": child.pid, "host": child.addresses["host"], "port": child.addresses["port"]}
         for name, child in children.items()
-        if child.addresses is not None
+        if child.addresses is not None and "port" in child.addresses  # an archiver listens on none
     }
     path = os.path.join(data_dir, PROCESS_LIST)
     with contextlib.suppress(OSError):

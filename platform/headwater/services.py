@@ -74,6 +74,7 @@ class LocalProcesses:
         self._list_lock = threading.Lock()
         #: By process name, in the order of the start.
         self._children: dict[str, Child] = {}
+        self._archive: Child | None = None
 
     def wait(self) -> bool:
         """Block until `end_wait` is called (True) or a process was given up (False)."""
@@ -137,6 +138,22 @@ class LocalProcesses:
             return child_command("api", "--http-port", str(port), "--host", host)
 
         return self._add("api", "the REST API", command)
+
+    def add_archive(self, file: str) -> None:
+        """Let the node keep archives, as a file declares them, from `start` on: one driver with its own Spark."""
+        self._archive = self._add("archive", "the archiver", lambda _: child_command("archive", "run", file))
+
+    def _begin_archive(self, bootstrap_servers: str) -> None:
+        """Start the archiver, if there is one, and wait until it has read its file. Raises ChildError."""
+        if self._archive is not None:
+            self._archive.start()
+            self._archive.tell({"bootstrap_servers": bootstrap_servers})
+            self._archive.wait_ready(self._give_up)
+
+    def _end_archive(self) -> None:
+        if self._archive is not None:
+            self._archive.expect_end()
+            self._archive.stop()
 
     def _give_up(self) -> None:
         self._gave_up = True
@@ -222,6 +239,7 @@ class LocalNode(LocalProcesses):
                 )
             self._api.tell({"bootstrap_servers": address})
             self._api.wait_ready(self._give_up)
+            self._begin_archive(address)
         except ChildError as error:
             self.stop()
             raise NodeStartError(str(error)) from None
@@ -230,7 +248,8 @@ class LocalNode(LocalProcesses):
             raise
 
     def stop(self) -> None:
-        """Stop both processes cleanly, the API first. May be called twice."""
+        """Stop the processes cleanly, the broker at last. May be called twice."""
+        self._end_archive()
         self._api.expect_end()
         self._broker.expect_end()
         self._api.stop()

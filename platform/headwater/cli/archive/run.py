@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwater.child import ParentLink
 from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
 from headwater.cli.shell.checks import require_java
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
 from headwater.cli.shell.metrics_port import metrics_options, open_metrics
-from headwater.cli.shell.options import command_config, key_values, servers, settings
+from headwater.cli.shell.options import child_options, command_config, key_values, servers, settings
 from headwater.cli.shell.output import note
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.pipelines.archive.archive_file import TopicArchiveSpec
     from headwater.pipelines.archive.archive_round import RoundOutcome
     from headwater.pipelines.archive.running import RoundFailure
+    from headwater.pipelines.definition import Loaded
 
 
 @click.command("run")
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 @metrics_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
               help="A line or a JSON object for each commit.")  # fmt: skip
+@child_options
 def run(
     file: str,
     topics: tuple[str, ...],
@@ -42,8 +46,42 @@ def run(
     metrics_port: int | None,
     metrics_host: str,
     output: str,
+    ready_fd: int | None,
+    parent_fd: int | None,
 ) -> None:
     """Add the topics' records to their tables: until Ctrl-C, or once."""
+    link = ParentLink(ready_fd, parent_fd)
+    try:
+        require_java()
+        with reported_archive_errors():
+            _run(
+                link,
+                load_archives(file, assignments, topics),
+                # A supervisor tells the address as soon as there is one.
+                str(link.receive()["bootstrap_servers"]) if link.supervised else servers(bootstrap_servers),
+                key_values(confs, "--conf"),
+                None if metrics_port is None else (metrics_host, metrics_port),
+                _Display(output),
+                once=once,
+            )
+    except CliError as error:
+        if not link.supervised:
+            raise
+        link.report_error(str(error), error.exit_code)
+        note(str(error))
+        raise SystemExit(error.exit_code) from None
+
+
+def _run(
+    link: ParentLink,
+    declared: tuple[list[TopicArchiveSpec], Loaded],
+    where: str,
+    confs: dict[str, str],
+    metrics: tuple[str, int] | None,
+    display: _Display,
+    *,
+    once: bool,
+) -> None:
     from headwater.cli.shell.spark_signals import exit_code_of, until_signal
     from headwater.pipelines.archive.metrics import families
     from headwater.pipelines.archive.running import ArchiveRun
@@ -53,40 +91,39 @@ def run(
     from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoint
     from headwater.pipelines.spark.session import close_session, open_session
 
-    require_java()
-    with reported_archive_errors():
-        specs, loaded = load_archives(file, assignments, topics)
-        loaded.require_secrets()
-        conf = {"spark.master": settings().spark_master, "spark.scheduler.mode": "FAIR"}
-        conf |= {name: text.reveal() for name, text in loaded.pipeline.spark.items()} | key_values(confs, "--conf")
-        options = FileSystemOptions.of(conf)
-        display = _Display(output, is_once=once)
-        archives = ArchiveRun(
-            specs,
-            loaded,
-            brokers(servers(bootstrap_servers), command_config()),
-            lambda table: file_system(table, options, note),
-            on_round=display.round_ended,
-            on_failure=display.round_failed,
-        )
-        endpoint = PrometheusEndpoint(lambda: families(archives.counts()))
-        if metrics_port is not None:
-            open_metrics(endpoint, metrics_host, metrics_port)
-        with tempfile.TemporaryDirectory(prefix="headwater-archive-") as folder:
+    specs, loaded = declared
+    loaded.require_secrets()
+    conf = {"spark.master": settings().spark_master, "spark.scheduler.mode": "FAIR"}
+    conf |= {name: text.reveal() for name, text in loaded.pipeline.spark.items()} | confs
+    options = FileSystemOptions.of(conf)
+    archives = ArchiveRun(
+        specs,
+        loaded,
+        brokers(where, command_config()),
+        lambda table: file_system(table, options, note),
+        on_round=display.round_ended,
+        on_failure=display.round_failed,
+    )
+    endpoint = PrometheusEndpoint(lambda: families(archives.counts()))
+    if metrics is not None:
+        open_metrics(endpoint, *metrics)
+    link.watch()
+    link.report_ready({})
+    with tempfile.TemporaryDirectory(prefix="headwater-archive-") as folder:
 
-            def start_spark() -> SparkSession:
-                log, warehouse = os.path.join(folder, "spark.log"), os.path.join(folder, "warehouse")
-                return open_session("headwater archive", log, {"spark.sql.warehouse.dir": warehouse, **conf})
+        def start_spark() -> SparkSession:
+            log, warehouse = os.path.join(folder, "spark.log"), os.path.join(folder, "warehouse")
+            return open_session("headwater archive", log, {"spark.sql.warehouse.dir": warehouse, **conf})
 
-            try:
-                if once:
-                    failures, number = until_signal(archives.run_once, archives.stop, start_spark)
-                else:
-                    _, number = until_signal(archives.run, archives.stop, start_spark)
-                    return
-            finally:
-                endpoint.close()
-                close_session()
+        try:
+            if once:
+                failures, number = until_signal(archives.run_once, archives.stop, start_spark)
+            else:
+                until_signal(archives.run, archives.stop, start_spark)
+                return
+        finally:
+            endpoint.close()
+            close_session()
     for each in failures:
         display.round_failed(each)
     if failures and number:
@@ -100,9 +137,8 @@ def run(
 class _Display:
     """Prints what happens, from any thread."""
 
-    def __init__(self, output: str, *, is_once: bool) -> None:
+    def __init__(self, output: str) -> None:
         self._output = output
-        self._is_once = is_once
         self._lock = threading.Lock()
 
     def round_ended(self, outcome: RoundOutcome) -> None:

@@ -47,6 +47,13 @@ def _own_properties(broker_config: str) -> dict[str, object]:
     "--metrics-port", "Port of the broker's Prometheus metrics.  [default: 9404; a free port if --kafka-port is 0]"
 )
 @host_option
+@click.option(
+    "--archive",
+    "archive_file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Keep the archives that this file declares, as `headwater archive run` does.",
+)
 def up(
     data_dir: str | None,
     brokers: int,
@@ -54,6 +61,7 @@ def up(
     http_port: int | None,
     metrics_port: int | None,
     host: str | None,
+    archive_file: str | None,
 ) -> None:
     """Run a node in the foreground: a broker and the REST API, each in its own process.
 
@@ -69,6 +77,8 @@ def up(
     machines.
     """
     node = _node(settings(), data_dir, brokers, kafka_port, http_port, metrics_port, host)
+    if archive_file is not None:
+        node.add_archive(archive_file)
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,0 +1,94 @@
+"""`headwater up --archive`: a node that keeps archives, and what becomes of it when the archiver dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headwater.pipelines.seam.table_offsets import table_offsets
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+READY = re.compile(r"Headwater is ready: kafka (\S+), http (\S+), metrics (\S+)\n")
+TEXT = "archive: {root: lake, freshness: 1 second, topics: {flights: }}\n"
+BEGIN_S = 300.0
+UP = ("up", "--data", "data", "--kafka-port", "0", "--http-port", "0", "--archive", "archive.yaml")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    (tmp_path / "archive.yaml").write_text(TEXT)
+    with (tmp_path / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "headwater", *UP],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def archivers(session: int) -> list[int]:
+    """The archivers of a node: not the JVM and the workers, which their drivers end."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if int(fields[3]) == session and fields[0] != "Z" and b"archive" in words and b"--ready-fd" in words:
+                found.append(int(folder.name))
+    return found
+
+
+def test_a_node_keeps_archives_and_starts_an_archiver_again(node: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert node.stdout is not None
+    ready = READY.fullmatch(node.stdout.readline())
+    assert ready is not None, (tmp_path / "errors").read_text()
+    servers = ready[1]
+    AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic("flights", 1)])["flights"]
+    producer = Producer({"bootstrap.servers": servers})
+
+    def archived() -> int:
+        offsets = table_offsets(str(tmp_path / "lake" / "flights"))
+        return 0 if offsets is None else offsets.ends.get(0, 0)
+
+    for count in (1, 2):
+        producer.produce("flights", str(count).encode())
+        assert producer.flush(60) == 0
+        until(lambda count=count: archived() == count, patience_s=BEGIN_S)  # type: ignore[misc]
+        [archiver] = archivers(node.pid)
+        os.kill(archiver, signal.SIGKILL)
+        until(lambda dead=archiver: archivers(node.pid) not in ([], [dead]), patience_s=BEGIN_S)  # type: ignore[misc]
+    producer.produce("flights", b"3")
+    assert producer.flush(60) == 0
+    until(lambda: archived() == 3, patience_s=BEGIN_S)
+    node.send_signal(signal.SIGTERM)
+    assert node.wait(BEGIN_S) == 0
+    assert archivers(node.pid) == []
+
+
+def test_a_file_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "archive.yaml").write_text("archive: {root: lake, topics: {flights: {form: x}}}\n")
+    command = [sys.executable, "-P", "-m", "headwater", *UP]
+    ended = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=BEGIN_S)
+    assert ended.returncode == 1
+    assert "archive.yaml:1" in ended.stderr
+    assert "form" in ended.stderr
+    assert "Traceback" not in ended.stderr
