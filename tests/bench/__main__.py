@@ -43,6 +43,7 @@ from tests.bench.log_tier import (
 from tests.bench.peers import apache_kafka
 from tests.bench.processes import Failed
 from tests.bench.spark import (
+    archives,
     delta_append,
     encode,
     exactly_once,
@@ -100,6 +101,7 @@ PARTS: dict[str, Part] = {
     "delta-append": lambda f, o: delta_append.measure(f, o.quick),
     "exactly-once": lambda f, o: exactly_once.measure(f, o.quick),
     "load": lambda f, o: topic_loads.measure(f, o.quick),
+    "archive": lambda f, o: archives.measure(f, o.quick, o.rounds(3)),
     "publish": lambda f, o: publish.measure(f, o.quick),
     "flights": lambda f, o: flights.measure(f, o.quick),
     "sql-shell": lambda f, o: sql_shell.measure(f, o.quick),

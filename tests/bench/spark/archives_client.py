@@ -1,0 +1,132 @@
+"""The Spark driver of the part `archive`: whole topics into Delta tables, by both connectors in turn.
+
+    python -m tests.bench.spark.archives_client BOOTSTRAP JARS FOLDER --rows N --copies N --many-copies N --rounds N
+
+Prints one line of JSON: rows a second of raw records of 200 bytes, and of flights as JSON with their place; and the
+seconds in which an archive catches up with many flights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headwater.cli.demo import flights
+from headwater.cli.demo.files import conf_file
+from headwater.pipelines.archive.archive_file import parse_archive
+from headwater.pipelines.archive.running import ArchiveRun
+from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.spark.session import close_session, open_session
+from tests.bench.spark import flights_client, spark_read
+from tests.bench.spark.topic_loads_client import by_kafka
+
+RAW, JSON, MANY = "raw", "json", "flights"
+CONF = {"spark.master": "local[2]", "spark.driver.memory": "3g"}
+ORIGIN = ["_partition", "_offset", "_timestamp", "_key"]
+RAW_COLUMNS = {"partition": "_partition", "offset": "_offset", "timestamp": "_timestamp", "key": "_key"}
+
+
+def by_archive(spark: Any, bootstrap: str, topic: str, schema: str | None, to: Path) -> None:
+    """`headwater archive run --once` in this session: its lock, plan, rounds and commits."""
+    declared = {topic: {"value": "json", "schema": schema}} if schema else {}
+    archive = {"root": str(to.parent), "headers": False, "topics": {topic: {"table": str(to)}}}
+    text = json.dumps({"topics": declared, "archive": archive})
+    specs, loaded = parse_archive(text, "bench", {}, "/", {}, lambda path: Path(path).read_text())
+    failures = ArchiveRun(specs, loaded, bootstrap, file_system).run_once(lambda: spark)
+    assert not failures, failures
+
+
+def require_same(one: Any, other: Any) -> None:
+    """Both tables have the same rows, place by place."""
+    names = [name for name in one.columns if name not in ("_error", "_value")]
+    left, right = (frame.select(*(f"`{name}`" for name in names)) for frame in (one, other))
+    content = "xxhash64(" + ", ".join(f"`{name}`" for name in names) + ") AS h"
+    place = ["_partition", "_offset"]
+    joined = left.selectExpr(*place, content).join(
+        right.selectExpr(*place, content.replace("AS h", "AS g")), place, "full"
+    )
+    assert joined.where("h IS NULL OR g IS NULL OR h != g").isEmpty(), "the tables differ"
+
+
+def compare(
+    spark: Any, bootstrap: str, folder: Path, topic: str, rows: int, schema: str | None, rounds: int
+) -> dict[str, list[float]]:
+    """Rows a second of both, in turn; the first of each warms JVM and workers, and is not counted."""
+    tables = {way: folder / f"{topic}-archive-{way}" for way in ("headwater", "kafka")}
+    rates: dict[str, list[float]] = {"kafka": [], "headwater": []}
+    columns: Any = None
+    for number in range(rounds + 1):
+        # Ours first at first: its schema is what the other one reads with.
+        for way in ("kafka", "headwater") if number % 2 else ("headwater", "kafka"):
+            shutil.rmtree(tables[way], ignore_errors=True)
+            started_s = time.perf_counter()
+            if way == "headwater":
+                by_archive(spark, bootstrap, topic, schema, tables[way])
+            else:
+                by_kafka(spark, bootstrap, topic, columns, "delta", str(tables[way]))
+            taken_s = time.perf_counter() - started_s
+            found = spark.read.format("delta").load(str(tables[way]))
+            assert found.count() == rows, f"{way} wrote {found.count()} rows"
+            if number:
+                rates[way].append(rows / taken_s)
+            elif way == "headwater" and schema:
+                columns = found.drop(*ORIGIN, "_error", "_value").schema
+    ours, theirs = (spark.read.format("delta").load(str(tables[way])) for way in ("headwater", "kafka"))
+    for name, own in RAW_COLUMNS.items() if schema is None else ():
+        theirs = theirs.withColumnRenamed(name, own)
+    require_same(ours, theirs)
+    for table in tables.values():
+        shutil.rmtree(table)
+    return rates
+
+
+def caught_up(spark: Any, bootstrap: str, folder: Path, schema: str, rows: int, rounds: int) -> list[float]:
+    """Seconds in which an archive catches up with many flights."""
+    seconds = []
+    for _ in range(rounds):
+        table = folder / "many"
+        started_s = time.perf_counter()
+        by_archive(spark, bootstrap, MANY, schema, table)
+        seconds.append(time.perf_counter() - started_s)
+        assert spark.read.format("delta").load(str(table)).count() == rows
+        shutil.rmtree(table)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap")
+    parser.add_argument("jars")
+    parser.add_argument("folder", type=Path)
+    for name in ("--rows", "--copies", "--many-copies", "--rounds"):
+        parser.add_argument(name, type=int, required=True)
+    given = parser.parse_args()
+    admin = AdminClient({"bootstrap.servers": given.bootstrap})
+    for made in admin.create_topics([NewTopic(topic, flights_client.PARTITIONS, 1) for topic in (JSON, MANY)]).values():
+        made.result(30)
+    spark = open_session("archive", str(given.folder / "spark.log"), CONF | {"spark.jars": given.jars})
+    spark_read.ensure_topic(spark, given.bootstrap, RAW, given.rows, "none")
+    for topic, copies in ((JSON, given.copies), (MANY, given.many_copies)):
+        flights_client.produce(spark, given.bootstrap, given.folder, copies, topic)
+    schema = str(Path(conf_file("pipelines", "flights.yaml")).parent / "schemas" / "flight.json")
+    topics = [(RAW, given.rows, None), (JSON, flights.FLIGHTS * given.copies, schema)]
+    compared = {
+        f"{topic} to Delta, rows/s": compare(
+            spark, given.bootstrap, given.folder, topic, rows, its_schema, given.rounds
+        )
+        for topic, rows, its_schema in topics
+    }
+    many = flights.FLIGHTS * given.many_copies
+    taken = caught_up(spark, given.bootstrap, given.folder, schema, many, given.rounds)
+    close_session()
+    print(json.dumps({"compared": compared, "seconds": {f"{many:,} flights caught up, s": {"headwater": taken}}}))
+
+
+if __name__ == "__main__":
+    main()
