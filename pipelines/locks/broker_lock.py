@@ -173,8 +173,6 @@ class BrokerLock:
         """
         if self._lost is not None:
             raise LockLostError(self._lost)
-        if self._ended.is_set():
-            raise LockLostError(f"{self._what} was given back")
         try:
             with self._turn:
                 self._fence.initialise()
