@@ -59,6 +59,10 @@ class _Choices(Model):
     merge_schema: bool | None = Field(
         default=None, description="add columns of a later schema to the table. Default: `false`"
     )
+    maintenance: bool | None = Field(
+        default=None,
+        description="let the archiver compact small files, and delete those that no version needs. Default: `true`",
+    )
     freshness: Annotated[Interval | None, Shown("interval", FRESHNESS)] = Field(
         default=None, description="how long a record may wait until it is in the table"
     )
@@ -144,6 +148,7 @@ class TopicArchiveSpec:
     on_gap: OnGap = "fail"
     on_error: OnError = "store"
     merge_schema: bool = False
+    maintenance: bool = True
     freshness_ms: int = interval_ms(FRESHNESS)
     view_grace_ms: int = interval_ms(VIEW_GRACE)
     round_bytes: int = ROUND_BYTES
@@ -200,7 +205,7 @@ def _spec(declared: ArchiveDeclaration, topic: str, own: ArchivedTopic, loaded: 
         raise ArchiveError(f"{table}: Spark takes * ? [ ] {{ }} and \\ in a path for a pattern: name another table")
     chosen = {
         name: value
-        for name in ("raw", "headers", "on_gap", "on_error", "merge_schema", "round_bytes")
+        for name in ("raw", "headers", "on_gap", "on_error", "merge_schema", "maintenance", "round_bytes")
         if (value := _said(declared, own, name)) is not None
     }
     freshness, grace = (

@@ -18,6 +18,7 @@ from headwater.pipelines.analysis.topic_schemas import find_declared
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_round import RoundOutcome
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.maintenance import Upkeep, compact, vacuum
 from headwater.pipelines.archive.metrics import TopicCounts
 from headwater.pipelines.archive.schedule import TopicProgress, due, to_open
 from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, TopicArchive
@@ -72,6 +73,7 @@ class _Topic:
     archive: TopicArchive
     progress: TopicProgress
     counts: TopicCounts
+    upkeep: Upkeep
     session: SparkSession | None = None
     columns: KnownColumns | None = None
 
@@ -115,6 +117,7 @@ class ArchiveRun:
                 TopicArchive(each, brokers, files(each.table), is_stopped=self._stop.is_set),
                 TopicProgress(each.freshness_ms / 1000, max(each.round_bytes // BYTES_PER_OFFSET, 1)),
                 TopicCounts(each.topic),
+                Upkeep(clock()),
             )
             for each in specs
         ]
@@ -239,7 +242,6 @@ class ArchiveRun:
             self._failed(topic, error)
             return
         with self._turn:
-            topic.progress.succeeded(sum(outcome.archived.values()), outcome.plan.backlog)
             topic.counts.is_failing = False
             if not outcome.is_empty:
                 topic.counts.rows += outcome.rows
@@ -247,9 +249,30 @@ class ArchiveRun:
                 topic.counts.files += outcome.files
                 topic.counts.commits += 1
                 topic.counts.committed_s = time.time()
-        self._wake.set()
         if not outcome.is_empty:
             self._on_round(outcome)
+            self._maintain(topic, outcome.files)
+        # Only now: the next round must not commit beside a compaction, which has the lock of a table on a local disk.
+        with self._turn:
+            topic.progress.succeeded(sum(outcome.archived.values()), outcome.plan.backlog)
+        self._wake.set()
+
+    def _maintain(self, topic: _Topic, files: int) -> None:
+        """Compact and vacuum a table when it is time. What fails is tried again later: the table is as good without."""
+        upkeep, table = topic.upkeep, topic.archive.spec.table
+        upkeep.added(files)
+        if not topic.archive.spec.maintenance or topic.session is None or self._stop.is_set():
+            return
+        try:
+            if upkeep.is_compaction_due:
+                upkeep.compacted()
+                compact(topic.session, table, self._stop.is_set)
+            if upkeep.is_vacuum_due(self._clock()):
+                upkeep.vacuumed(self._clock())
+                vacuum(topic.session, table, self._stop.is_set)
+        except Exception as error:  # noqa: BLE001 - no round depends on it
+            if not self._stop.is_set():
+                log.warning("%s was not maintained: %s", table, self._loaded.redacted(_reason(error)))
 
     def _run_round(self, topic: _Topic) -> RoundOutcome:
         if self._stop.is_set():

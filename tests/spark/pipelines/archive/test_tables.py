@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headwater.pipelines.archive import maintenance
 from headwater.pipelines.archive.running import RoundFailure
 from headwater.pipelines.seam.table_offsets import SeamError, table_offsets
 from tests.spark.pipelines.archive.conftest import Archives
@@ -173,3 +174,34 @@ def test_one_bad_topic_stops_no_other(archives: Archives, tmp_path: Path) -> Non
     failures = archives.once('archive: {root: lake, topics: {"@bad": , "@t": , "@missing": }}')
     assert {each.topic.rpartition(".")[2] for each in failures} == {"bad", "missing"}
     assert archives.rows("@t", "value") == [(0, 0, b"a")]
+
+
+def test_an_archiver_compacts_small_files_between_its_rounds(
+    archives: Archives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "COMPACT_FILES", 3)
+    failures: list[RoundFailure] = []
+    run = archives.run(RAW.replace("root: lake", "root: lake, freshness: 1 second"), on_failure=failures.append)
+    archives.lab.produce("@t", [b"0"])
+    running = threading.Thread(target=run.run, args=(lambda: archives.lab.spark,))
+    running.start()
+
+    def operations() -> list[str]:
+        found = [
+            action["commitInfo"] for commit in archives.commits("@t") for action in commit if "commitInfo" in action
+        ]
+        return [str(each["operation"]) for each in found]
+
+    try:
+        for count in range(1, 8):
+            until(lambda count=count: len(archives.rounds) >= count)  # type: ignore[misc]
+            archives.lab.produce("@t", [str(count).encode()])
+        until(lambda: len(archives.rounds) >= 8)
+    finally:
+        run.stop()
+        running.join()
+    assert failures == []
+    assert operations().count("OPTIMIZE") == 2
+    assert len(archives.frame("@t").inputFiles()) <= 4
+    assert [row[2] for row in archives.rows("@t", "value")] == [str(n).encode() for n in range(8)]
+    assert archives.state("@t").ends == {0: 8}
