@@ -12,7 +12,7 @@ from headwater.pipelines.definition import INFERRED, Loaded, SecretMissingError
 from headwater.pipelines.definition.graph import writers
 from headwater.pipelines.definition.topics import FRAMED, FROM_REGISTRY, Event, Topic
 from headwater.pipelines.definition.yaml_source import Loc
-from headwater.pipelines.errors import Problem
+from headwater.pipelines.errors import PipelineError, Problem
 from headwater.pipelines.formats import ValueColumns, json_schema
 from headwater.pipelines.formats.registry_client import (
     Connection,
@@ -100,6 +100,19 @@ def find_declared(
 
         warm()
     return Declared(replace(known, values=values, events=events, keys=keys), encodings, tuple(problems))
+
+
+def declared_topic_columns(spark: SparkSession, loaded: Loaded, topic: str, brokers: Brokers) -> KnownColumns:
+    """The columns of a declared topic, found for it alone: another topic's mistake is not its own.
+
+    Raises PipelineError.
+    """
+    own = {name: declared for name, declared in loaded.pipeline.topics.items() if name == topic}
+    alone = replace(loaded, pipeline=loaded.pipeline.model_copy(update={"topics": own}))
+    found = find_declared(spark, alone, KnownColumns(own), brokers)
+    if found.problems:
+        raise PipelineError(found.problems)
+    return found.columns
 
 
 def _schema(values: ValueColumns | None) -> StructType | None:

@@ -15,7 +15,7 @@ from headwater.pipelines.archive.errors import ArchiveError
 from headwater.pipelines.archive.round_plan import OnGap
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.definition.includes import ReadFile
-from headwater.pipelines.definition.model import Interval, Model, Shown, interval_ms, topic_name
+from headwater.pipelines.definition.model import Interval, Model, Shown, interval_ms, named_topics
 from headwater.pipelines.definition.topic_file import TopicFile, parse_topic_file
 from headwater.pipelines.loads.offsets.positions import Position, PositionKind, parse_position
 
@@ -114,12 +114,7 @@ class ArchiveDeclaration(_Choices):
         min_length=1, max_length=TOPICS_MAX, description="the archived topics, with what differs for them"
     )
 
-    @field_validator("topics")
-    @classmethod
-    def _names(cls, value: dict[str, ArchivedTopic | None]) -> dict[str, ArchivedTopic | None]:
-        for name in value:
-            topic_name(name)
-        return value
+    _topic_names = field_validator("topics")(named_topics)
 
 
 class ArchiveFile(TopicFile):

@@ -25,7 +25,6 @@ from headwater.pipelines.datasource.options import ReadOptions
 from headwater.pipelines.datasource.reading import RangePartition, plan_tasks
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
 from headwater.pipelines.loads.counted_rows import counted
-from headwater.pipelines.loads.offsets.log_state import bytes_per_offset
 from headwater.pipelines.loads.rows import rows_per_task
 
 if TYPE_CHECKING:
@@ -89,12 +88,17 @@ class _UndecodedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRound:
-    """A round on one snapshot of a table."""
+    """A round on one snapshot of a table.
+
+    Attributes:
+        bytes_per_offset: About the size of an offset in the log; None if it is not known.
+    """
 
     spec: TopicArchiveSpec
     brokers: Brokers
     files: FileSystem
     topic_id: str
+    bytes_per_offset: float | None
     spark: SparkSession
     known: KnownColumns
     schema: StructType
@@ -159,8 +163,7 @@ class ArchiveRound:
             given[JSON_FIELDS_OPTION] = rows.fields.text()
         options = ReadOptions.parse(given)
         ranges = {partition: (part,) for partition, part in plan.ranges.items()}
-        size = bytes_per_offset(self.brokers, topic, ranges)
-        task_rows = rows_per_task(ranges, size, self.spark.sparkContext.defaultParallelism)
+        task_rows = rows_per_task(ranges, self.bytes_per_offset, self.spark.sparkContext.defaultParallelism)
         split = dataclasses.replace(
             options, records_per_partition_max=task_rows, records_per_task_min=max(task_rows // 2, 1)
         )

@@ -7,24 +7,21 @@ nothing beside the table that could be lost, or disagree with it.
 from __future__ import annotations
 
 import json
-import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.commit_lock import commit_lock
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_topic
 from headwater.pipelines.archive.marks import ArchiveState, marks_of
 from headwater.pipelines.archive.round_plan import RoundPlan
 from headwater.pipelines.archive.written_tables import delta_writer_reason, indexed_columns
 from headwater.pipelines.file_systems.file_system import FileSystem
-from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.targets.schemas import check_schema, schema_text
-from headwater.pipelines.locks.table_lock import table_lock
+from headwater.pipelines.loads.targets.schemas import misfit
 from headwater.pipelines.seam.marks import ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
 from headwater.pipelines.spark import jvm
-from headwater.pipelines.spark.spark_errors import first_line
+from headwater.pipelines.spark.spark_errors import is_delta_conflict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,15 +31,9 @@ __all__ = ["ArchiveTable", "TableSnapshot"]
 
 APPEND: Final = "append"
 _METADATA_KEY: Final = "headwater.archive"
-#: With it, Delta drops the offsets after a time.
-_RETENTION: Final = "delta.setTransactionRetentionDuration"
 #: A table of more applications than this has no list of them in its last commit: its state is rebuilt by a job.
 MARKS_CONF: Final = "spark.databricks.delta.setTransactionsInCrc.maxAllowed"
 MARKS_MAX: Final = 20_000
-#: Longest wait for the lock of a table on a local disk.
-LOCK_S_MAX: Final = 60.0
-#: Delta's error conditions of a commit that another one has overtaken.
-_CONFLICTS: Final = re.compile(r"\[DELTA_(CONCURRENT_\w+|PROTOCOL_CHANGED|METADATA_CHANGED)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +63,13 @@ class TableSnapshot:
 
     def check(self, columns: StructType, *, merge_schema: bool) -> None:
         """Raise ArchiveError if rows with these columns do not fit the table."""
-        try:
-            check_schema(self.schema, schema_text(columns.json()), merge=merge_schema)
-        except LoadError as error:
-            raise ArchiveError(_of_archive(str(error))) from None
+        found = misfit(self.schema, columns.json(), merge=merge_schema)
+        if found is not None and found.before:
+            raise ArchiveError(f"{found}: name another table")
+        if found is not None:
+            raise ArchiveError(
+                f"the table has no column {found.column}: add it with merge_schema: true, or name another table"
+            )
 
 
 class ArchiveTable:
@@ -101,15 +95,16 @@ class ArchiveTable:
         transaction = jvm.start_delta_transaction(spark, self.path)
         if jvm.delta_version(transaction) < 0:
             return None
-        self._require_own(transaction)
         protocol, definition = (json.loads(text) for text in jvm.delta_definition(transaction))
-        schema = jvm.delta_schema(transaction)
+        definition = definition["metaData"]
+        self._require_own(definition.get("configuration", {}))
+        schema = definition["schemaString"]
         return TableSnapshot(
             transaction,
             jvm.delta_version(transaction),
             ArchiveState.of(jvm.delta_marks(transaction, PREFIX), self._topic_id),
-            delta_writer_reason(protocol["protocol"], definition["metaData"], json.loads(schema)["fields"]),
-            indexed_columns(definition["metaData"]),
+            delta_writer_reason(protocol["protocol"], definition, json.loads(schema)["fields"]),
+            indexed_columns(definition),
             schema,
             jvm.delta_committed_ms(transaction),
         )
@@ -120,44 +115,27 @@ class ArchiveTable:
         if names:
             raise ArchiveError(f"{self.path} holds files ({names[0]}) and is no Delta table: name a folder of its own")
         properties = {TOPIC_PROPERTY: self._topic, ID_PROPERTY: self._topic_id, MODE_PROPERTY: APPEND}
-        with self._committing():
+        with commit_lock(self.path, self._is_stopped):
             before_commit()
             transaction = jvm.start_delta_transaction(spark, self.path)
             if jvm.delta_version(transaction) < 0:
                 jvm.create_delta_table(spark, transaction, columns.json(), properties)
 
-    @contextmanager
-    def _committing(self) -> Iterator[None]:
-        """Hold the lock of a table on a local disk, where nothing else keeps the commits of two processes apart.
-
-        Raises ArchiveFailed if another process holds it for long: it may be frozen.
-        """
-        deadline_s = time.monotonic() + LOCK_S_MAX
-
-        def waits(path: str) -> None:
-            if self._is_stopped() or time.monotonic() > deadline_s:
-                raise ArchiveFailed(f"another process holds the lock of the table {path}: nothing was added")
-
-        with table_lock(self.path, waits):
-            yield
-
-    def _require_own(self, transaction: Any) -> None:
-        topic, topic_id, mode, retention = (
-            jvm.delta_property(transaction, name) for name in (TOPIC_PROPERTY, ID_PROPERTY, MODE_PROPERTY, _RETENTION)
-        )
+    def _require_own(self, properties: Mapping[str, str]) -> None:
+        """Raise ArchiveError unless the table is this archive's, by its properties."""
+        topic_id, mode = properties.get(ID_PROPERTY), properties.get(MODE_PROPERTY)
+        retention = properties.get(jvm.TRANSACTION_RETENTION)
         if topic_id is None:
             raise ArchiveError(f"the table {self.path} was not made by an archive: name another table")
         if topic_id != self._topic_id:
-            raise ArchiveError(
-                f"the table {self.path} is the archive of topic {topic} with the id {topic_id}, and {self._topic} has "
-                f"the id {self._topic_id}: a topic that was made anew needs another table"
-            )
+            its_topic = properties.get(TOPIC_PROPERTY, "")
+            raise ArchiveError(other_topic(self.path, its_topic, topic_id, self._topic, self._topic_id))
         if mode != APPEND:
             raise ArchiveError(f"the table {self.path} is an archive of the mode {mode}, which this release lacks")
         if retention is not None:
             raise ArchiveError(
-                f"the table {self.path} has the property {_RETENTION} = {retention}: it would forget its offsets; "
-                "unset it"
+                f"the table {self.path} has the property {jvm.TRANSACTION_RETENTION} = {retention}: it would forget "
+                "its offsets; unset it"
             )
 
     def commit(
@@ -181,7 +159,7 @@ class ArchiveTable:
 
         @contextmanager
         def committing() -> Iterator[str]:
-            with self._committing():
+            with commit_lock(self.path, self._is_stopped):
                 rows, errors = confirm()
                 yield json.dumps({_METADATA_KEY: self._said(plan, rows, errors)}, separators=(",", ":"))
 
@@ -196,7 +174,7 @@ class ArchiveTable:
                 committing=committing,
             )
         except PySparkException as error:
-            if _CONFLICTS.match(first_line(error)):
+            if is_delta_conflict(error):
                 raise ArchiveFailed(
                     f"another commit to {self.path} has overtaken this round; the next one begins where the table is"
                 ) from None
@@ -213,13 +191,3 @@ class ArchiveTable:
             "rows": rows,
             "errors": errors,
         }
-
-
-def _of_archive(said: str) -> str:
-    """A message of loads in the words of archives.
-
-    >>> _of_archive("column a was int and is string now: load into another target")
-    'column a was int and is string now: name another table'
-    """
-    said = said.replace("load into another target", "name another table").replace("the target has", "the table has")
-    return said.replace("--merge-schema", "merge_schema: true")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.archive.errors import ArchiveFailed
-from headwater.pipelines.locks.table_lock import table_lock
+from headwater.pipelines.archive.commit_lock import commit_lock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +18,6 @@ FILE_BYTES: Final = 256 << 20
 #: A table is compacted after this number of new files: an hour of one commit a minute, with one file each.
 COMPACT_FILES: Final = 60
 VACUUM_S: Final = 24 * 3_600.0
-LOCK_S_MAX: Final = 60.0
 
 
 class Upkeep:
@@ -72,13 +69,6 @@ def vacuum(spark: SparkSession, table: str, is_stopped: Callable[[], bool] = lam
 
 
 def _run(spark: SparkSession, statement: str, table: str, is_stopped: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + LOCK_S_MAX
-
-    def waits(path: str) -> None:
-        if is_stopped() or time.monotonic() > deadline_s:
-            raise ArchiveFailed(f"another process holds the lock of the table {path}")
-
     quoted = "delta.`" + table.replace("`", "``") + "`"
-    # On a local disk nothing else keeps the commits of two processes apart.
-    with table_lock(table, waits):
+    with commit_lock(table, is_stopped):
         spark.sql(statement.format(table=quoted)).collect()

@@ -40,7 +40,11 @@ class TopicCounts:
 def families(counts: Sequence[TopicCounts]) -> Iterator[Metric]:
     """The metrics, in a fixed order."""
     gauges: list[tuple[str, str, Callable[[TopicCounts], float]]] = [
-        ("freshness_seconds", "Age of the oldest records that the table lacks, since they were seen", _waiting),
+        (
+            "freshness_seconds",
+            "Age of the oldest records that the table lacks, since they were seen",
+            lambda each: each.waiting_s,
+        ),
         ("offsets_behind", "Offsets that the table lacks", lambda each: each.behind),
         ("last_commit_timestamp_seconds", "Time of the last commit", lambda each: each.committed_s),
         ("failing", "Whether the last round has failed", lambda each: float(each.is_failing)),
@@ -62,7 +66,3 @@ def families(counts: Sequence[TopicCounts]) -> Iterator[Metric]:
         for each in counts:
             counter.add_metric([each.topic], value(each))
         yield counter
-
-
-def _waiting(counts: TopicCounts) -> float:
-    return counts.waiting_s

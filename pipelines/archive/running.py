@@ -7,16 +7,16 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headwater.logtier.client.cluster import LATEST, ClusterClient
 from headwater.logtier.client.errors import ClientError
-from headwater.pipelines.analysis.topic_schemas import find_declared
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_round import RoundOutcome
+from headwater.pipelines.archive.archived_columns import archived_columns
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.maintenance import Upkeep, compact, vacuum
 from headwater.pipelines.archive.metrics import TopicCounts
@@ -25,19 +25,18 @@ from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, TopicArc
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import FROM_REGISTRY, Loaded
 from headwater.pipelines.errors import PipelineError
-from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError
-from headwater.pipelines.formats import ValueColumns
+from headwater.pipelines.file_systems.file_system import FileSystem
+from headwater.pipelines.loads.failures import failure_reason
 from headwater.pipelines.loads.offsets.log_state import client_of
-from headwater.pipelines.locks.broker_lock import LockHeldError, LockLostError, LockUnavailableError
+from headwater.pipelines.locks.broker_lock import LockHeldError, LockLostError
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark.importing import import_pyspark
-from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, SessionError, lost_jvm
-from headwater.pipelines.spark.spark_errors import first_line
+from headwater.pipelines.spark.session import SessionError, lost_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ArchiveRun", "RoundFailure", "topic_columns"]
+__all__ = ["ArchiveRun", "RoundFailure"]
 
 log = logging.getLogger(__name__)
 
@@ -272,7 +271,11 @@ class ArchiveRun:
                 vacuum(topic.session, table, self._stop.is_set)
         except Exception as error:  # noqa: BLE001 - no round depends on it
             if not self._stop.is_set():
-                log.warning("%s was not maintained: %s", table, self._loaded.redacted(_reason(error)))
+                log.warning(
+                    "%s was not maintained: %s",
+                    table,
+                    self._loaded.redacted(failure_reason(error, ArchiveError, ArchiveFailed)),
+                )
 
     def _run_round(self, topic: _Topic) -> RoundOutcome:
         if self._stop.is_set():
@@ -291,7 +294,7 @@ class ArchiveRun:
             FROM_REGISTRY in (declared.schema_source, declared.key_schema) or bool(declared.events)
         )
         if topic.columns is None or may_change:
-            topic.columns = topic_columns(session, self._loaded, self._brokers, topic.name)
+            topic.columns = archived_columns(session, self._loaded, topic.name, self._brokers)
         return topic.columns
 
     def _keep_looking(self) -> None:
@@ -346,51 +349,10 @@ class ArchiveRun:
     def _failure(self, topic: _Topic, error: Exception, retry_s: float | None) -> RoundFailure:
         spec = topic.archive.spec
         is_user_error = isinstance(error, ArchiveError | PipelineError)
-        return RoundFailure(spec.topic, spec.table, self._loaded.redacted(_reason(error)), is_user_error, retry_s)
-
-
-def topic_columns(session: SparkSession, loaded: Loaded, brokers: Brokers, topic: str) -> KnownColumns:
-    """The columns of a declared topic, found for it alone: another topic's mistake is not its own.
-
-    Raises PipelineError.
-    """
-    own = {name: declared for name, declared in loaded.pipeline.topics.items() if name == topic}
-    alone = dataclasses.replace(loaded, pipeline=loaded.pipeline.model_copy(update={"topics": own}))
-    declared = find_declared(session, alone, KnownColumns(own), brokers)
-    if declared.problems:
-        raise PipelineError(list(declared.problems))
-    return _storing(declared.columns)
-
-
-def _storing(known: KnownColumns) -> KnownColumns:
-    """The columns, without `incompatible: fail`: what an archive does with a value is its own `on_error`."""
-
-    def read(columns: Mapping[str, ValueColumns]) -> dict[str, ValueColumns]:
-        return {
-            name: each
-            if each.reader is None
-            else dataclasses.replace(each, reader=dataclasses.replace(each.reader, fails=False))
-            for name, each in columns.items()
-        }
-
-    events = {name: read(each) for name, each in known.events.items()}
-    return dataclasses.replace(known, values=read(known.values), keys=read(known.keys), events=events)
-
-
-def _reason(error: Exception) -> str:
-    """One line about a failure, also about one that nobody foresaw."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    if isinstance(error, PipelineError):
-        return "; ".join(map(str, error.problems))
-    if isinstance(
-        error,
-        ArchiveError | ArchiveFailed | FileSystemError | LockHeldError | LockLostError | LockUnavailableError,
-    ):
-        return str(error)
-    if isinstance(error, Py4JError | PySparkException | ConnectionError):
-        return lost_jvm(JVM_LOST_SECONDS_MAX) or first_line(error)
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return f"unexpected {type(error).__name__}: {first_line(error)}"
+        return RoundFailure(
+            spec.topic,
+            spec.table,
+            self._loaded.redacted(failure_reason(error, ArchiveError, ArchiveFailed)),
+            is_user_error,
+            retry_s,
+        )

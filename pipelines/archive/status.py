@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_topic
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import plan_round
 from headwater.pipelines.archive.topic_archive import begin_offsets, topic_log
@@ -87,10 +87,7 @@ def _compared(spec: TopicArchiveSpec, log: LogState, table: TableOffsets | None,
     archived = {} if table is None else table.ends
     problem, to_add = "", 0
     if table is not None and table.topic_id != log.topic_id:
-        problem = (
-            f"the table is of topic {table.topic} with the id {table.topic_id}, and {spec.topic} has the id "
-            f"{log.topic_id}: a topic that was made anew needs another table"
-        )
+        problem = other_topic(spec.table, table.topic, table.topic_id, spec.topic, log.topic_id)
     else:
         try:
             plan = plan_round(

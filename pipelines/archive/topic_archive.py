@@ -125,7 +125,7 @@ class TopicArchive:
             # A restart knows of the newest version only.
             self._trailing.committed(state.ends, snapshot.committed_ms / 1000)
             self._is_known = True
-        plan = self._plan(state)
+        plan, size = self._plan(state)
         if snapshot is not None and plan.is_empty:
             return RoundOutcome(spec.topic, spec.table, snapshot.version, plan, dict(state.ends))
         columns_known = known()
@@ -139,7 +139,7 @@ class TopicArchive:
                 raise ArchiveFailed(f"the table {spec.table} was made or removed by another process meanwhile")
         snapshot.check(schema, merge_schema=spec.merge_schema)
         adding = ArchiveRound(
-            spec, self._brokers, self._files, self._topic_id, spark, columns_known, schema, table, snapshot
+            spec, self._brokers, self._files, self._topic_id, size, spark, columns_known, schema, table, snapshot
         )
         outcome = adding.add(plan, self._before_commit)
         self._trailing.committed(outcome.archived, time.time())
@@ -162,16 +162,18 @@ class TopicArchive:
         self._is_group_refused = False
         self._trailing.acknowledged(now_s)
 
-    def _plan(self, state: ArchiveState) -> RoundPlan:
+    def _plan(self, state: ArchiveState) -> tuple[RoundPlan, float | None]:
+        """The next round, and about how many bytes an offset has in the log, if that is known."""
         found = topic_log(self._brokers, self.spec)
         self._require_topic(found.topic_id)
         if self._begin is None:
             # Where `latest` is does not move from one attempt to the next.
             self._begin = begin_offsets(self.spec, found, is_new=not state.ends)
         begin = {partition: self._begin.get(partition, first) for partition, first in found.first.items()}
-        size = bytes_per_offset(self._brokers, found.topic, _missing(state, found)) or BYTES_PER_OFFSET
-        offsets_max = min(max(int(self.spec.round_bytes / size), 1), ROUND_OFFSETS_MAX)
-        return plan_round(state, found, begin, on_gap=self.spec.on_gap, offsets_max=offsets_max)
+        missing = _missing(state, found)
+        size = bytes_per_offset(self._brokers, found.topic, missing) if missing else None
+        offsets_max = min(max(int(self.spec.round_bytes / (size or BYTES_PER_OFFSET)), 1), ROUND_OFFSETS_MAX)
+        return plan_round(state, found, begin, on_gap=self.spec.on_gap, offsets_max=offsets_max), size
 
     def _require_topic(self, topic_id: str) -> None:
         if topic_id != self._topic_id:
@@ -229,4 +231,5 @@ def begin_offsets(spec: TopicArchiveSpec, state: LogState, *, is_new: bool) -> d
 
 def _missing(state: ArchiveState, found: LogState) -> dict[int, tuple[tuple[int, int], ...]]:
     """What the table lacks of the log, to look at the size of its records."""
-    return {p: ((max(state.ends.get(p, 0), found.first[p]), end),) for p, end in found.end.items()}
+    starts = {p: max(state.ends.get(p, 0), first) for p, first in found.first.items()}
+    return {p: ((start, found.end[p]),) for p, start in starts.items() if start < found.end[p]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +24,8 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from headwater.pipelines.definition.secret_text import SecretText, carries_reference
+
+_Value = TypeVar("_Value")
 
 TOPIC_NAME_LENGTH_MAX = 249  # Kafka's limit: the folder name `topic-partition` must fit a file name
 
@@ -60,6 +62,13 @@ def topic_name(name: str) -> str:
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         raise ValueError(f"a topic name has at most {TOPIC_NAME_LENGTH_MAX} characters")
     return name
+
+
+def named_topics(topics: dict[str, _Value]) -> dict[str, _Value]:
+    """Check the names of topics that are keys of a mapping. Raises ValueError."""
+    for name in topics:
+        topic_name(name)
+    return topics
 
 
 def identifier(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator
 
-from headwater.pipelines.definition.model import Model, Name, Path, Shown, identifier, topic_name
+from headwater.pipelines.definition.model import Model, Name, Path, Shown, identifier, named_topics
 from headwater.pipelines.definition.secret_text import SecretText, masked_secrets, references_shown
 from headwater.pipelines.definition.stage import Stage
 from headwater.pipelines.definition.tables import Table
@@ -99,12 +99,7 @@ class Pipeline(Model):
 
     _texts = field_validator("variables", mode="before")(variables_as_text)
 
-    @field_validator("topics")
-    @classmethod
-    def _topic_names(cls, value: dict[str, Topic]) -> dict[str, Topic]:
-        for name in value:
-            topic_name(name)
-        return value
+    _topic_names = field_validator("topics")(named_topics)
 
     @field_validator("tables", "environments")
     @classmethod

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, field_validator
 from headwater.pipelines.definition.includes import ReadFile
 from headwater.pipelines.definition.loaded import Loaded
 from headwater.pipelines.definition.mistakes import problems_of
-from headwater.pipelines.definition.model import Model, topic_name
+from headwater.pipelines.definition.model import Model, named_topics
 from headwater.pipelines.definition.pipeline import Pipeline, SparkConf, Variables, variables_as_text
 from headwater.pipelines.definition.secret_text import Secrets
 from headwater.pipelines.definition.topics import Registry, Topic
@@ -31,12 +31,7 @@ class TopicFile(Model):
 
     _texts = field_validator("variables", mode="before")(variables_as_text)
 
-    @field_validator("topics")
-    @classmethod
-    def _topic_names(cls, value: dict[str, Topic]) -> dict[str, Topic]:
-        for name in value:
-            topic_name(name)
-        return value
+    _topic_names = field_validator("topics")(named_topics)
 
 
 _File = TypeVar("_File", bound=TopicFile)

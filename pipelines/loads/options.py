@@ -16,11 +16,11 @@ from headwater.pipelines.loads.offsets.positions import parse_position
 from headwater.pipelines.loads.partitions import parse_partitions
 from headwater.pipelines.loads.request import LoadRequest, target_of
 from headwater.pipelines.loads.target_format import TARGET_FORMATS
+from headwater.pipelines.validation.declaring_file import named_text
 
 __all__ = ["LoadOptions", "requests_of"]
 
 COMMAND_LINE = "the command line"
-FILE_BYTES_MAX = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def requests_of(options: LoadOptions, existing: Collection[str]) -> tuple[list[L
     if options.on_gap not in (None, "fail", "record"):
         raise LoadError(f"{str(options.on_gap)[:60]!r} is nothing to do about a gap: use fail or record")
     text, name, folder = _text(options)
-    parsed, loaded = parse_loads(text, name, options.assignments, folder, os.environ, lambda path: _read(folder, path))
+    parsed, loaded = parse_loads(text, name, options.assignments, folder, os.environ, named_text(folder))
     found: list[LoadRequest] = []
     declarations: Sequence[LoadDeclaration] = parsed.loads
     try:
@@ -143,7 +143,7 @@ def _text(options: LoadOptions) -> tuple[str, str, str]:
         if options.value or options.schema or options.registry:
             raise LoadError("--value, --schema and --registry are for loads without -f; write them in the file")
         try:
-            return _read("", options.file), options.file, os.path.dirname(os.path.abspath(options.file))
+            return named_text("")(options.file), options.file, os.path.dirname(os.path.abspath(options.file))
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise LoadError(f"cannot read {options.file}: {why}") from None
@@ -171,11 +171,3 @@ def _declared(options: LoadOptions) -> str:
     if options.registry is not None:
         text["registry"] = {"url": options.registry}
     return json.dumps(text).replace("${", "$${")
-
-
-def _read(folder: str, path: str) -> str:
-    with open(os.path.join(folder, path), encoding="utf-8") as file:
-        text = file.read(FILE_BYTES_MAX + 1)
-    if len(text) > FILE_BYTES_MAX:
-        raise LoadError(f"{path} is larger than {FILE_BYTES_MAX:,} bytes")
-    return text

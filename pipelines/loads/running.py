@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 import uuid
@@ -12,19 +11,18 @@ from contextlib import contextmanager
 from queue import Queue
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.analysis.topic_schemas import find_declared
+from headwater.pipelines.analysis.topic_schemas import declared_topic_columns
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.errors import PipelineError, PipelineFailed
-from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError
+from headwater.pipelines.file_systems.file_system import FileSystem
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
+from headwater.pipelines.loads.failures import failure_reason
 from headwater.pipelines.loads.loader import TopicLoad
 from headwater.pipelines.loads.request import LoadOutcome, LoadRequest, LoadStatus
-from headwater.pipelines.locks.broker_lock import LockHeldError, LockLostError, LockUnavailableError
-from headwater.pipelines.sources.known_columns import KnownColumns
+from headwater.pipelines.locks.broker_lock import LockHeldError
 from headwater.pipelines.spark.importing import import_pyspark
-from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, SessionError, lost_jvm
-from headwater.pipelines.spark.spark_errors import first_line
+from headwater.pipelines.spark.session import SessionError, lost_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,26 +153,18 @@ class LoadRun:
                 raise LoadFailed("stopped before it began")
             session = self._spark.newSession()
             session.sparkContext.addJobTag(self._tag)
-            return prepared.run(session, lambda: self._columns(session, request.topic))
+            return prepared.run(
+                session, lambda: declared_topic_columns(session, self._loaded, request.topic, self._brokers)
+            )
         except Exception as error:  # noqa: BLE001 - one load's failure is its outcome
             return self._failed(request, error, began)
-
-    def _columns(self, session: SparkSession, topic: str) -> KnownColumns:
-        """The columns of a declared topic, found for it alone: another topic's mistake is not its own."""
-        pipeline = self._loaded.pipeline
-        own = {name: declared for name, declared in pipeline.topics.items() if name == topic}
-        loaded = dataclasses.replace(self._loaded, pipeline=pipeline.model_copy(update={"topics": own}))
-        found = find_declared(session, loaded, KnownColumns(own), self._brokers)
-        if found.problems:
-            raise PipelineError(list(found.problems))
-        return found.columns
 
     def _failed(self, request: LoadRequest, error: Exception, began: float) -> LoadOutcome:
         return LoadOutcome(
             request.topic,
             request.target,
             LoadStatus.FAILED,
-            error=self._loaded.redacted(_reason(error)),
+            error=self._loaded.redacted(failure_reason(error)),
             is_user_error=isinstance(error, LoadError | PipelineError),
             seconds=time.monotonic() - began,
         )
@@ -188,23 +178,4 @@ def told_in_a_line() -> Iterator[None]:
     except (SessionError, PipelineFailed):
         raise
     except Exception as error:
-        raise PipelineFailed(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    """One line about a failure, also about one that nobody foresaw."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    if isinstance(error, PipelineError):
-        return "; ".join(map(str, error.problems))
-    if isinstance(
-        error,
-        LoadError | LoadFailed | FileSystemError | LockHeldError | LockLostError | LockUnavailableError,
-    ):
-        return str(error)
-    if isinstance(error, Py4JError | PySparkException | ConnectionError):
-        return lost_jvm(JVM_LOST_SECONDS_MAX) or first_line(error)
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return f"unexpected {type(error).__name__}: {first_line(error)}"
+        raise PipelineFailed(failure_reason(error)) from error

@@ -19,6 +19,7 @@ _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.*)$", re.MULTILINE)
 #: The last line of a Python traceback; Spark's SQLSTATE may stand after it.
 _RAISED = re.compile(r"(?!SQLSTATE)[A-Za-z_][\w.]*(Error|Exception|Warning)?: ")
 _SQL_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos (\d+)\)?")
+_DELTA_CONFLICT = re.compile(r"\[DELTA_(CONCURRENT_\w+|PROTOCOL_CHANGED|METADATA_CHANGED)")
 
 
 def first_line(error: BaseException) -> str:
@@ -56,6 +57,11 @@ def first_line(error: BaseException) -> str:
     line = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)
     line = re.sub(r"\s*SQLSTATE:.*$", "", line)
     return _SQL_PLACE.sub("", line).strip().rstrip(";")
+
+
+def is_delta_conflict(error: BaseException) -> bool:
+    """Whether another commit has overtaken this one, by Delta's error condition."""
+    return _DELTA_CONFLICT.match(first_line(error)) is not None
 
 
 def problem_at(loaded: Loaded, loc: Loc, error: BaseException, what: str) -> Problem:

@@ -7,7 +7,6 @@ is written afterwards, and made again from the commit when it is missing.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,7 +26,7 @@ from headwater.pipelines.loads.targets.schemas import check_schema, schema_text
 from headwater.pipelines.loads.targets.target import Writing
 from headwater.pipelines.locks.table_lock import table_lock
 from headwater.pipelines.spark import jvm
-from headwater.pipelines.spark.spark_errors import first_line
+from headwater.pipelines.spark.spark_errors import is_delta_conflict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,10 +35,6 @@ __all__ = ["DeltaTarget", "in_ranges"]
 
 _METADATA_KEY: Final = "headwater.load"
 _CONFLICT: Final = "another load into the table was committed meanwhile: nothing of this one was added"
-#: Delta's error conditions of a commit that another one has overtaken.
-_CONFLICTS: Final = re.compile(r"\[DELTA_(CONCURRENT_\w+|PROTOCOL_CHANGED|METADATA_CHANGED)")
-#: With it, Delta drops the marks of loads after a time.
-_RETENTION: Final = "delta.setTransactionRetentionDuration"
 _COMMIT_INFO_BYTES_MAX: Final = 16 << 20
 _HISTORY_MAX: Final = 50  # commits of others, since the last load
 
@@ -59,10 +54,11 @@ class DeltaTarget:
         self._require_table_or_nothing()
         transaction = jvm.start_delta_transaction(spark, self._path)
         self._loads = TableLoads.of(jvm.delta_marks(transaction, PREFIX), self._topic_id)
-        retention = jvm.delta_property(transaction, _RETENTION)
+        retention = jvm.delta_property(transaction, jvm.TRANSACTION_RETENTION)
         if retention is not None:
             raise LoadError(
-                f"the table has the property {_RETENTION} = {retention}: it would forget what was loaded; unset it"
+                f"the table has the property {jvm.TRANSACTION_RETENTION} = {retention}: it would forget what was "
+                "loaded; unset it"
             )
         if self._loads.sequence:
             self._restore_manifest(jvm.delta_version(transaction))
@@ -144,7 +140,7 @@ class DeltaTarget:
                 committing=committing,
             )
         except PySparkException as error:
-            if _CONFLICTS.match(first_line(error)):
+            if is_delta_conflict(error):
                 raise LoadFailed(_CONFLICT) from None
             raise
         [manifest] = written

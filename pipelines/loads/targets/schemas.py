@@ -1,13 +1,14 @@
-"""Whether a load's columns fit those that its target has. Pure."""
+"""Whether columns fit those that a target has. Pure."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from headwater.pipelines.loads.errors import LoadError
 
-__all__ = ["check_schema", "merged_schema", "schema_text"]
+__all__ = ["Misfit", "check_schema", "merged_schema", "misfit", "schema_text"]
 
 
 def schema_text(schema: str) -> str:
@@ -15,22 +16,43 @@ def schema_text(schema: str) -> str:
     return json.dumps(json.loads(schema), sort_keys=True)
 
 
-def check_schema(before: str, now: str, *, merge: bool) -> None:
-    """Compare two schemas in Spark's JSON; '' fits everything. Raises LoadError.
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A column that does not fit: its type in the target, '' if it is a new one, and its type now."""
+
+    column: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        """A column's change of type in words."""
+        return f"column {self.column} was {self.before} and is {self.now} now"
+
+
+def misfit(before: str, now: str, *, merge: bool) -> Misfit | None:
+    """Compare two schemas in Spark's JSON; '' fits everything. None if they fit.
 
     A column's type never changes; new columns are added with `merge` only; missing columns read as null.
     """
     if not before:
-        return
+        return None
     had, has = _fields(before), _fields(now)
     for name, kind in has.items():
         if name in had and had[name] != kind:
-            raise LoadError(
-                f"column {name} was {_shown(had[name])} and is {_shown(kind)} now: load into another target"
-            )
-    new = [name for name in has if name not in had]
-    if new and not merge:
-        raise LoadError(f"the target has no column {new[0]}: add it with --merge-schema, or load into another target")
+            return Misfit(name, _shown(had[name]), _shown(kind))
+    new = next((name for name in has if name not in had), None)
+    return None if new is None or merge else Misfit(new, "", _shown(has[new]))
+
+
+def check_schema(before: str, now: str, *, merge: bool) -> None:
+    """Raise LoadError if a load's columns do not fit its target."""
+    found = misfit(before, now, merge=merge)
+    if found is not None and found.before:
+        raise LoadError(f"{found}: load into another target")
+    if found is not None:
+        raise LoadError(
+            f"the target has no column {found.column}: add it with --merge-schema, or load into another target"
+        )
 
 
 def merged_schema(before: str, now: str) -> str:

@@ -8,28 +8,17 @@ seconds in which an archive catches up with many flights.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
-from headwater.cli.demo import flights
-from headwater.cli.demo.files import conf_file
 from headwater.pipelines.archive.archive_file import parse_archive
 from headwater.pipelines.archive.running import ArchiveRun
 from headwater.pipelines.file_systems.opening import file_system
-from headwater.pipelines.spark.session import close_session, open_session
-from tests.bench.spark import flights_client, spark_read
-from tests.bench.spark.topic_loads_client import by_kafka
-
-RAW, JSON, MANY = "raw", "json", "flights"
-CONF = {"spark.master": "local[2]", "spark.driver.memory": "3g"}
-ORIGIN = ["_partition", "_offset", "_timestamp", "_key"]
-RAW_COLUMNS = {"partition": "_partition", "offset": "_offset", "timestamp": "_timestamp", "key": "_key"}
+from headwater.pipelines.spark.session import close_session
+from tests.bench.spark.topic_loads_client import MANY, ORIGIN, by_kafka, filled_topics
 
 
 def by_archive(spark: Any, bootstrap: str, topic: str, schema: str | None, to: Path) -> None:
@@ -76,9 +65,9 @@ def compare(
             if number:
                 rates[way].append(rows / taken_s)
             elif way == "headwater" and schema:
-                columns = found.drop(*ORIGIN, "_error", "_value").schema
+                columns = found.drop(*ORIGIN.values(), "_error", "_value").schema
     ours, theirs = (spark.read.format("delta").load(str(tables[way])) for way in ("headwater", "kafka"))
-    for name, own in RAW_COLUMNS.items() if schema is None else ():
+    for name, own in ORIGIN.items() if schema is None else ():
         theirs = theirs.withColumnRenamed(name, own)
     require_same(ours, theirs)
     for table in tables.values():
@@ -100,32 +89,16 @@ def caught_up(spark: Any, bootstrap: str, folder: Path, schema: str, rows: int, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bootstrap")
-    parser.add_argument("jars")
-    parser.add_argument("folder", type=Path)
-    for name in ("--rows", "--copies", "--many-copies", "--rounds"):
-        parser.add_argument(name, type=int, required=True)
-    given = parser.parse_args()
-    admin = AdminClient({"bootstrap.servers": given.bootstrap})
-    for made in admin.create_topics([NewTopic(topic, flights_client.PARTITIONS, 1) for topic in (JSON, MANY)]).values():
-        made.result(30)
-    spark = open_session("archive", str(given.folder / "spark.log"), CONF | {"spark.jars": given.jars})
-    spark_read.ensure_topic(spark, given.bootstrap, RAW, given.rows, "none")
-    for topic, copies in ((JSON, given.copies), (MANY, given.many_copies)):
-        flights_client.produce(spark, given.bootstrap, given.folder, copies, topic)
-    schema = str(Path(conf_file("pipelines", "flights.yaml")).parent / "schemas" / "flight.json")
-    topics = [(RAW, given.rows, None), (JSON, flights.FLIGHTS * given.copies, schema)]
+    given = filled_topics("archive", __doc__)
     compared = {
         f"{topic} to Delta, rows/s": compare(
-            spark, given.bootstrap, given.folder, topic, rows, its_schema, given.rounds
+            given.spark, given.bootstrap, given.folder, topic, rows, schema, given.rounds
         )
-        for topic, rows, its_schema in topics
+        for topic, rows, schema in given.topics
     }
-    many = flights.FLIGHTS * given.many_copies
-    taken = caught_up(spark, given.bootstrap, given.folder, schema, many, given.rounds)
+    taken = caught_up(given.spark, given.bootstrap, given.folder, given.schema, given.many, given.rounds)
     close_session()
-    print(json.dumps({"compared": compared, "seconds": {f"{many:,} flights caught up, s": {"headwater": taken}}}))
+    print(json.dumps({"compared": compared, "seconds": {f"{given.many:,} flights caught up, s": {"headwater": taken}}}))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import argparse
 import json
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,28 @@ def compare(
     return rates
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A session, and topics that hold what is measured.
+
+    Attributes:
+        schema: The path of the flights' schema.
+        topics: Those to compare, with their rows and their schema.
+        many: The rows of the topic `flights`.
+    """
+
+    spark: Any
+    bootstrap: str
+    folder: Path
+    rounds: int
+    schema: str
+    topics: list[tuple[str, int, str | None]]
+    many: int
+
+
+def filled_topics(name: str, description: str | None) -> Filled:
+    """Start Spark and fill the topics, as the command line says."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("bootstrap")
     parser.add_argument("jars")
     parser.add_argument("folder", type=Path)
@@ -98,17 +119,26 @@ def main() -> None:
     admin = AdminClient({"bootstrap.servers": given.bootstrap})
     for made in admin.create_topics([NewTopic(topic, flights_client.PARTITIONS, 1) for topic in (JSON, MANY)]).values():
         made.result(30)
-    spark = open_session("load", str(given.folder / "spark.log"), CONF | {"spark.jars": given.jars})
+    spark = open_session(name, str(given.folder / "spark.log"), CONF | {"spark.jars": given.jars})
     spark_read.ensure_topic(spark, given.bootstrap, RAW, given.rows, "none")
     for topic, copies in ((JSON, given.copies), (MANY, given.many_copies)):
         flights_client.produce(spark, given.bootstrap, given.folder, copies, topic)
     schema = str(Path(conf_file("pipelines", "flights.yaml")).parent / "schemas" / "flight.json")
-    topics = [(RAW, given.rows, None), (JSON, flights.FLIGHTS * given.copies, schema)]
+    topics: list[tuple[str, int, str | None]] = [
+        (RAW, given.rows, None),
+        (JSON, flights.FLIGHTS * given.copies, schema),
+    ]
+    many = flights.FLIGHTS * given.many_copies
+    return Filled(spark, given.bootstrap, given.folder, given.rounds, schema, topics, many)
+
+
+def main() -> None:
+    given = filled_topics("load", __doc__)
     figures = {
         f"{topic} to {target_format}, rows/s": compare(
-            spark, given.bootstrap, given.folder, topic, rows, its_schema, target_format, given.rounds
+            given.spark, given.bootstrap, given.folder, topic, rows, schema, target_format, given.rounds
         )
-        for topic, rows, its_schema in topics
+        for topic, rows, schema in given.topics
         for target_format in FORMATS
     }
     close_session()

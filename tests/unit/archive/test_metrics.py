@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, generate_latest
+import urllib.request
 
 from headwater.pipelines.archive.metrics import TopicCounts, families
-from headwater.pipelines.monitoring.prometheus_endpoint import _Collector
+from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoint
 
 
 def test_each_topic_has_its_gauges_and_counters() -> None:
@@ -13,9 +13,13 @@ def test_each_topic_has_its_gauges_and_counters() -> None:
         TopicCounts("flights", 12.5, 7, rows=100, errors=2, files=3, commits=4, failures=1, committed_s=9.0),
         TopicCounts("orders", is_failing=True),
     ]
-    registry = CollectorRegistry()
-    registry.register(_Collector(lambda: families(counts)))
-    text = generate_latest(registry).decode()
+    endpoint = PrometheusEndpoint(lambda: families(counts))
+    port = endpoint.open("127.0.0.1", 0)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+            text = response.read().decode()
+    finally:
+        endpoint.close()
     for line in (
         'headwater_archive_freshness_seconds{topic="flights"} 12.5',
         'headwater_archive_offsets_behind{topic="flights"} 7.0',

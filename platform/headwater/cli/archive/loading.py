@@ -10,8 +10,8 @@ import click
 
 from headwater.cli.pipeline.options import set_option
 from headwater.cli.pipeline.reported_errors import reported_errors
-from headwater.cli.shell.errors import CliError
-from headwater.cli.shell.options import client_options, key_values
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.options import key_values
 
 if TYPE_CHECKING:
     from headwater.pipelines.archive.archive_file import TopicArchiveSpec
@@ -23,9 +23,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def archive_options(function: _F) -> _F:
-    """Add FILE, TOPIC..., `--set`, and the options of a verb that connects to brokers."""
+    """Add FILE, TOPIC... and `--set`."""
     for each in (
-        client_options,
         set_option,
         click.argument("topics", nargs=-1, metavar="[TOPIC]..."),
         click.argument("file", type=click.Path(), metavar="FILE"),
@@ -37,13 +36,16 @@ def archive_options(function: _F) -> _F:
 @contextmanager
 def reported_archive_errors() -> Iterator[None]:
     """Convert errors of archives and pipelines to lines and an exit code."""
-    from headwater.pipelines.archive.errors import ArchiveError
+    from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+    from headwater.pipelines.loads.errors import LoadFailed
 
     with reported_errors():
         try:
             yield
         except ArchiveError as error:
             raise CliError("archive", str(error)) from None
+        except (ArchiveFailed, LoadFailed) as error:
+            raise CliError("archive", str(error), exit_code=EXIT_FAILED) from None
 
 
 def load_archives(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 import threading
 from typing import TYPE_CHECKING
 
@@ -14,14 +12,13 @@ import click
 from headwater.child import ParentLink
 from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
 from headwater.cli.shell.checks import require_java
+from headwater.cli.shell.driver_session import driver_conf, driver_session
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
 from headwater.cli.shell.metrics_port import metrics_options, open_metrics
-from headwater.cli.shell.options import child_options, command_config, key_values, servers, settings
+from headwater.cli.shell.options import child_options, client_options, command_config, servers
 from headwater.cli.shell.output import note
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from headwater.pipelines.archive.archive_file import TopicArchiveSpec
     from headwater.pipelines.archive.archive_round import RoundOutcome
     from headwater.pipelines.archive.running import RoundFailure
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @archive_options
+@client_options
 @click.option("--once", is_flag=True, help="Let the tables catch up with the topics as they are now, and end.")
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 @metrics_options
@@ -59,7 +57,7 @@ def run(
                 load_archives(file, assignments, topics),
                 # A supervisor tells the address as soon as there is one.
                 str(link.receive()["bootstrap_servers"]) if link.supervised else servers(bootstrap_servers),
-                key_values(confs, "--conf"),
+                confs,
                 None if metrics_port is None else (metrics_host, metrics_port),
                 _Display(output),
                 once=once,
@@ -76,7 +74,7 @@ def _run(
     link: ParentLink,
     declared: tuple[list[TopicArchiveSpec], Loaded],
     where: str,
-    confs: dict[str, str],
+    confs: tuple[str, ...],
     metrics: tuple[str, int] | None,
     display: _Display,
     *,
@@ -89,12 +87,10 @@ def _run(
     from headwater.pipelines.file_systems.opening import file_system
     from headwater.pipelines.file_systems.options import FileSystemOptions
     from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoint
-    from headwater.pipelines.spark.session import close_session, open_session
 
     specs, loaded = declared
     loaded.require_secrets()
-    conf = {"spark.master": settings().spark_master, "spark.scheduler.mode": "FAIR"}
-    conf |= {name: text.reveal() for name, text in loaded.pipeline.spark.items()} | confs
+    conf = {"spark.scheduler.mode": "FAIR", **driver_conf(loaded, confs)}
     options = FileSystemOptions.of(conf)
     archives = ArchiveRun(
         specs,
@@ -109,12 +105,7 @@ def _run(
         open_metrics(endpoint, *metrics)
     link.watch()
     link.report_ready({})
-    with tempfile.TemporaryDirectory(prefix="headwater-archive-") as folder:
-
-        def start_spark() -> SparkSession:
-            log, warehouse = os.path.join(folder, "spark.log"), os.path.join(folder, "warehouse")
-            return open_session("headwater archive", log, {"spark.sql.warehouse.dir": warehouse, **conf})
-
+    with driver_session("headwater archive", conf) as start_spark:
         try:
             if once:
                 failures, number = until_signal(archives.run_once, archives.stop, start_spark)
@@ -123,7 +114,6 @@ def _run(
                 return
         finally:
             endpoint.close()
-            close_session()
     for each in failures:
         display.round_failed(each)
     if failures and number:

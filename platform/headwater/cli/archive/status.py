@@ -11,7 +11,7 @@ import click
 
 from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
 from headwater.cli.shell.errors import EXIT_USER
-from headwater.cli.shell.options import command_config, servers
+from headwater.cli.shell.options import client_options, command_config, servers
 
 if TYPE_CHECKING:
     from headwater.pipelines.archive.status import ArchiveStatus
@@ -21,6 +21,7 @@ output_option = click.option("-o", "--output", type=click.Choice(["text", "json"
 
 @click.command("plan")
 @archive_options
+@client_options
 @output_option
 def plan(
     file: str, topics: tuple[str, ...], assignments: tuple[str, ...], bootstrap_servers: str | None, output: str
@@ -38,6 +39,7 @@ def plan(
 
 @click.command("status")
 @archive_options
+@client_options
 @output_option
 def status(
     file: str, topics: tuple[str, ...], assignments: tuple[str, ...], bootstrap_servers: str | None, output: str

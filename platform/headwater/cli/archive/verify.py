@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
-import tempfile
+from typing import TYPE_CHECKING
 
 import click
 
 from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
 from headwater.cli.archive.status import output_option
 from headwater.cli.shell.checks import require_java
+from headwater.cli.shell.driver_session import driver_conf, driver_session
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
-from headwater.cli.shell.options import command_config, key_values, servers, settings
+from headwater.cli.shell.options import client_options, command_config, servers
 from headwater.cli.shell.output import note
+
+if TYPE_CHECKING:
+    from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+    from headwater.pipelines.archive.verification import ArchiveVerification
 
 
 @click.command("verify")
 @archive_options
+@client_options
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 @output_option
 def verify(
@@ -31,37 +36,28 @@ def verify(
     output: str,
 ) -> None:
     """Compare tables with their offsets, and with the log as far as it still has the records. Changes nothing."""
-    from headwater.pipelines.archive.running import topic_columns
+    from headwater.pipelines.archive.archived_columns import archived_columns
     from headwater.pipelines.archive.verification import verify_archive
     from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.file_systems.opening import file_system
     from headwater.pipelines.file_systems.options import FileSystemOptions
-    from headwater.pipelines.spark.session import close_session, open_session
 
     require_java()
     with reported_archive_errors():
         specs, loaded = load_archives(file, assignments, topics)
         loaded.require_secrets()
-        conf = {"spark.master": settings().spark_master}
-        conf |= {name: text.reveal() for name, text in loaded.pipeline.spark.items()} | key_values(confs, "--conf")
+        conf = driver_conf(loaded, confs)
         options = FileSystemOptions.of(conf)
         where = brokers(servers(bootstrap_servers), command_config())
-        with tempfile.TemporaryDirectory(prefix="headwater-archive-") as folder:
-            log, warehouse = os.path.join(folder, "spark.log"), os.path.join(folder, "warehouse")
-            spark = open_session("headwater archive", log, {"spark.sql.warehouse.dir": warehouse, **conf})
-            try:
-                found = [
-                    verify_archive(
-                        spark,
-                        spec,
-                        where,
-                        file_system(spec.table, options, note),
-                        functools.partial(topic_columns, spark, loaded, where, spec.topic),
-                    )
-                    for spec in specs
-                ]
-            finally:
-                close_session()
+        with driver_session("headwater archive", conf) as start_spark:
+            spark = start_spark()
+
+            def verified(spec: TopicArchiveSpec) -> ArchiveVerification:
+                files = file_system(spec.table, options, note)
+                known = functools.partial(archived_columns, spark, loaded, spec.topic, where)
+                return verify_archive(spark, spec, where, files, known)
+
+            found = [verified(spec) for spec in specs]
     if output == "json":
         sys.stdout.write(json.dumps([each.value() for each in found], ensure_ascii=False, indent=1) + "\n")
     else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,8 +12,9 @@ from headwater.cli.loads.verifying import verify_target
 from headwater.cli.pipeline.options import set_option
 from headwater.cli.pipeline.reported_errors import reported_errors
 from headwater.cli.shell.checks import require_java
+from headwater.cli.shell.driver_session import driver_conf, driver_session
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
-from headwater.cli.shell.options import client_options, client_security, command_config, key_values, servers, settings
+from headwater.cli.shell.options import client_options, client_security, command_config, key_values, servers
 from headwater.cli.shell.output import note
 from headwater.pipelines.loads.target_format import TARGET_FORMATS
 
@@ -144,9 +143,7 @@ def load(
         except LoadError as error:
             raise CliError("load", str(error)) from None
         loaded.require_secrets()
-        conf = {"spark.master": settings().spark_master}
-        conf |= {name: text.reveal() for name, text in loaded.pipeline.spark.items()} | key_values(confs, "--conf")
-        outcomes = _run(requests, loaded, where, conf, end_with_caller=end_with_caller)
+        outcomes = _run(requests, loaded, where, driver_conf(loaded, confs), end_with_caller=end_with_caller)
     show(outcomes, output)
     failed = [each for each in outcomes if each.error]
     if failed:
@@ -161,7 +158,6 @@ def _run(requests: Any, loaded: Any, where: str, conf: dict[str, str], *, end_wi
     from headwater.pipelines.file_systems.opening import file_system
     from headwater.pipelines.file_systems.options import FileSystemOptions
     from headwater.pipelines.loads.running import LoadRun, told_in_a_line
-    from headwater.pipelines.spark.session import close_session, open_session
 
     display = LoadDisplay(len(requests))
     with told_in_a_line():
@@ -174,11 +170,10 @@ def _run(requests: Any, loaded: Any, where: str, conf: dict[str, str], *, end_wi
         on_end=display.ended_one,
         on_wait=lambda held: note(f"{held}; waiting"),
     )
-    with tempfile.TemporaryDirectory(prefix="headwater-load-") as folder:
+    with driver_session("headwater load", conf) as start:
 
         def start_spark() -> SparkSession:
-            log, warehouse = os.path.join(folder, "spark.log"), os.path.join(folder, "warehouse")
-            spark = open_session("headwater load", log, {"spark.sql.warehouse.dir": warehouse, **conf})
+            spark = start()
             display.started(spark)
             return spark
 
@@ -187,7 +182,6 @@ def _run(requests: Any, loaded: Any, where: str, conf: dict[str, str], *, end_wi
             outcomes, number = until_signal(run.run, run.stop, start_spark, end_with_caller=end_with_caller)
         finally:
             display.end()
-            close_session()
     if number and any(outcome.error for outcome in outcomes):
         raise SystemExit(exit_code_of(number))
     return outcomes

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Mapping
 
 from headwater.cli.pipeline.reported_errors import reported_errors
+from headwater.cli.shell.driver_session import driver_session
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import command_config, settings
 
@@ -23,19 +22,12 @@ def verify_target(url: str, where: str, conf: Mapping[str, str], output: str) ->
     from headwater.pipelines.loads.options import absolute
     from headwater.pipelines.loads.running import told_in_a_line
     from headwater.pipelines.loads.verification import verify
-    from headwater.pipelines.spark.session import close_session, open_session
 
     target = absolute(url.rstrip("/"))
     conf = {"spark.master": settings().spark_master, **conf}
-    with reported_errors(), tempfile.TemporaryDirectory(prefix="headwater-load-") as folder:
-        try:
-            with told_in_a_line():
-                files = file_system(target, FileSystemOptions.of(conf))
-                log = os.path.join(folder, "spark.log")
-                spark = open_session("headwater load", log, conf)
-                found = verify(spark, files, target, brokers(where, command_config()))
-        finally:
-            close_session()
+    with reported_errors(), driver_session("headwater load", conf) as start_spark, told_in_a_line():
+        files = file_system(target, FileSystemOptions.of(conf))
+        found = verify(start_spark(), files, target, brokers(where, command_config()))
     sys.stdout.write(
         json.dumps(found.value(), ensure_ascii=False, indent=1) + "\n" if output == "json" else f"{found}\n"
     )

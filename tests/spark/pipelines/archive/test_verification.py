@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.group_offsets import committed_group_offsets
 from headwater.pipelines.archive.archive_file import parse_archive
-from headwater.pipelines.archive.running import topic_columns
+from headwater.pipelines.archive.archived_columns import archived_columns
 from headwater.pipelines.archive.verification import ArchiveVerification, verify_archive
 from headwater.pipelines.file_systems.local import LocalFiles
 from headwater.pipelines.loads.offsets.log_state import client_of
@@ -27,11 +26,12 @@ archive: {root: lake, view_grace: 1 second, topics: {"@t": }}
 
 def verified(archives: Archives) -> ArchiveVerification:
     text = TEXT.replace("@", archives.lab.prefix)
-    read = functools.partial(lambda path: (archives.lab.folder / path).read_text())
-    [spec], loaded = parse_archive(text, "archive.yaml", {}, str(archives.lab.folder), {}, read)
+    [spec], loaded = parse_archive(
+        text, "archive.yaml", {}, str(archives.lab.folder), {}, lambda path: (archives.lab.folder / path).read_text()
+    )
     spark, servers = archives.lab.spark, archives.lab.servers
     return verify_archive(
-        spark, spec, servers, LocalFiles(), functools.partial(topic_columns, spark, loaded, servers, spec.topic)
+        spark, spec, servers, LocalFiles(), lambda: archived_columns(spark, loaded, spec.topic, servers)
     )
 
 
