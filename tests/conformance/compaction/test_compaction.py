@@ -16,6 +16,7 @@ from kafka import TopicPartition as PythonTopicPartition
 
 from tests.compaction import await_compacted, log_bytes
 from tests.conftest import BrokerProcess, StartBroker
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +124,8 @@ def test_two_clients_see_the_same_records_and_find_their_way_over_gaps(broker: B
     create(broker)
     expected = produce(broker, 0, 20_000)
     await_compacted(broker, TOPIC, 1_000_000)
+    # Segments are replaced in the folder before readers see the new ones.
+    until(lambda: len(read(broker)) < 20_000)
     found = read(broker)
     assert latest(found) == live(expected)
     offsets = [offset for offset, _, _ in found]

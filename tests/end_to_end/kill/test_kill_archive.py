@@ -204,6 +204,9 @@ def test_kill_9_of_archiver_and_broker_leave_each_record_once(world: World, head
                     world.kill_broker()
             commits = world.commits()
             until(lambda: world.commits() > commits, running=running, patience_s=BEGIN_S)
+        except BaseException:
+            print(world.log.read_text(errors="replace"))
+            raise
         finally:
             world.ending.set()
         for each in running:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable
 
 from headwater.pipelines.archive import maintenance
 from headwater.pipelines.archive.running import RoundFailure
@@ -121,6 +122,22 @@ def test_optimize_vacuum_and_other_commits_keep_the_offsets(archives: Archives) 
     archives.caught_up(RAW)
     assert [row[1] for row in archives.rows("@t")] == list(range(21))
     assert archives.state("@t").ends == {0: 21}
+
+
+def test_checkpoints_and_commits_without_checksums_of_other_tools_keep_the_offsets(archives: Archives) -> None:
+    path = archives.path("@t")
+    for number in range(2):
+        archives.lab.produce("@t", [str(number).encode()] * 5)
+        archives.caught_up(RAW)
+    other = DeltaTable(str(path))
+    other.optimize.compact()
+    other.create_checkpoint()
+    assert not (path / "_delta_log" / "00000000000000000003.crc").exists()
+    archives.lab.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    archives.lab.produce("@t", [b"more"])
+    archives.caught_up(RAW)
+    assert archives.state("@t").ends == {0: 11}
+    assert [row[2] for row in archives.rows("@t", "value")] == [b"0"] * 5 + [b"1"] * 5 + [b"more"]
 
 
 def test_new_columns_of_a_schema_are_added_on_request(archives: Archives) -> None:
