@@ -22,10 +22,14 @@ class TopicCounts:
         waiting_s: How long the oldest records that the table lacks have waited, as far as this driver has seen.
         behind: Offsets that the table lacks.
         committed_s: Time of the last commit, in seconds since 1970; 0 without one.
-        is_failing: Whether the last round has failed.
+        is_failing: Whether the last round has failed; `error` is why.
+        since_s: When that began, or the last success after it, in seconds since 1970.
+        is_own: Whether this driver has the archive, as far as is known: not while another has its lock.
+        table_version: The table's; -1 before a round has looked at it.
     """
 
     topic: str
+    table: str = ""
     waiting_s: float = 0.0
     behind: int = 0
     rows: int = 0
@@ -35,6 +39,23 @@ class TopicCounts:
     failures: int = 0
     committed_s: float = 0.0
     is_failing: bool = False
+    since_s: float = 0.0
+    error: str = ""
+    is_own: bool = False
+    table_version: int = -1
+
+    def ended_well(self, now_s: float) -> None:
+        """A round has ended well, or the lock was taken."""
+        if self.is_failing or not self.since_s:
+            self.since_s = now_s
+        self.is_failing, self.is_own, self.error = False, True, ""
+
+    def failed(self, error: str, now_s: float, *, is_own: bool) -> None:
+        """A round has failed, or the lock was not taken."""
+        if not self.is_failing or not self.since_s:
+            self.since_s = now_s
+        self.is_failing, self.is_own, self.error = True, is_own, error
+        self.failures += 1
 
 
 def families(counts: Sequence[TopicCounts]) -> Iterator[Metric]:

@@ -115,7 +115,7 @@ class ArchiveRun:
             _Topic(
                 TopicArchive(each, brokers, files(each.table), is_stopped=self._stop.is_set),
                 TopicProgress(each.freshness_ms / 1000, max(each.round_bytes // BYTES_PER_OFFSET, 1)),
-                TopicCounts(each.topic),
+                TopicCounts(each.topic, each.table),
                 Upkeep(clock()),
             )
             for each in specs
@@ -135,7 +135,8 @@ class ArchiveRun:
             for each in self._topics:
                 progress = each.progress
                 each.counts.waiting_s = 0.0 if progress.pending_s is None else now_s - progress.pending_s
-                each.counts.behind = max(progress.ends - progress.archived, 0) if progress.archived >= 0 else 0
+                if progress.archived >= 0:
+                    each.counts.behind = max(progress.ends - progress.archived, 0)
             return [dataclasses.replace(each.counts) for each in self._topics]
 
     def run_once(self, start_spark: Callable[[], SparkSession]) -> list[RoundFailure]:
@@ -213,6 +214,7 @@ class ArchiveRun:
             return
         with self._turn:
             topic.progress.opened()
+            topic.counts.ended_well(time.time())
         self._wake.set()
 
     def _catch_up(self, topic: _Topic, opened: Callable[[], None]) -> RoundFailure | None:
@@ -222,6 +224,9 @@ class ArchiveRun:
             opened()
             while True:
                 outcome = self._run_round(topic)
+                self._succeeded(topic, outcome)
+                with self._turn:
+                    topic.counts.behind = outcome.plan.backlog
                 if not outcome.is_empty:
                     self._on_round(outcome)
                 archived = sum(outcome.archived.values())
@@ -232,7 +237,12 @@ class ArchiveRun:
                         topic.archive.commit_group(cluster)
                     return None
         except Exception as error:  # noqa: BLE001 - one archive's failure is its outcome
-            return self._failure(topic, error, None)
+            failure = self._failure(topic, error, None)
+            with self._turn:
+                topic.counts.failed(
+                    failure.error, time.time(), is_own=not isinstance(error, LockHeldError | LockLostError)
+                )
+            return failure
 
     def _round(self, topic: _Topic) -> None:
         try:
@@ -240,14 +250,7 @@ class ArchiveRun:
         except Exception as error:  # noqa: BLE001 - one archive's failure is its own
             self._failed(topic, error)
             return
-        with self._turn:
-            topic.counts.is_failing = False
-            if not outcome.is_empty:
-                topic.counts.rows += outcome.rows
-                topic.counts.errors += outcome.errors
-                topic.counts.files += outcome.files
-                topic.counts.commits += 1
-                topic.counts.committed_s = time.time()
+        self._succeeded(topic, outcome)
         if not outcome.is_empty:
             self._on_round(outcome)
             self._maintain(topic, outcome.files)
@@ -255,6 +258,18 @@ class ArchiveRun:
         with self._turn:
             topic.progress.succeeded(sum(outcome.archived.values()), outcome.plan.backlog)
         self._wake.set()
+
+    def _succeeded(self, topic: _Topic, outcome: RoundOutcome) -> None:
+        now_s = time.time()
+        with self._turn:
+            topic.counts.ended_well(now_s)
+            topic.counts.table_version = outcome.version
+            if not outcome.is_empty:
+                topic.counts.rows += outcome.rows
+                topic.counts.errors += outcome.errors
+                topic.counts.files += outcome.files
+                topic.counts.commits += 1
+                topic.counts.committed_s = now_s
 
     def _maintain(self, topic: _Topic, files: int) -> None:
         """Compact and vacuum a table when it is time. What fails is tried again later: the table is as good without."""
@@ -339,12 +354,14 @@ class ArchiveRun:
             if isinstance(error, LockLostError):
                 topic.progress.lost()
             retry_s = topic.progress.failed(self._clock(), wait_s)
-            topic.counts.is_failing = True
-            topic.counts.failures += 1
+            failure = self._failure(topic, error, retry_s)
+            is_own = not isinstance(error, LockHeldError | LockLostError)
+            if not self._stop.is_set():
+                topic.counts.failed(failure.error, time.time(), is_own=is_own)
             # Another driver's archive is reported once.
             is_news = not isinstance(error, LockHeldError) or topic.progress.failures == 1
         if is_news and not self._stop.is_set():
-            self._on_failure(self._failure(topic, error, retry_s))
+            self._on_failure(failure)
 
     def _failure(self, topic: _Topic, error: Exception, retry_s: float | None) -> RoundFailure:
         spec = topic.archive.spec

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 __all__ = [
+    "ERROR_CHARACTERS_MAX",
     "HEARTBEAT_MS",
     "INTERVAL_MS",
     "STATES",
@@ -94,6 +95,11 @@ class StageStatus:
     restarts: int = 0
     error: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> bytes:
+        """The record's key."""
+        return record_key(self.pipeline, self.stage)
 
     @property
     def is_over(self) -> bool:

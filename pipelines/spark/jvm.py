@@ -374,13 +374,9 @@ def _jdbc_options(spark: SparkSession, options: Mapping[str, str]) -> Any:
 
 
 def start_delta_transaction(spark: SparkSession, path: str) -> Any:
-    """A transaction on a table's latest snapshot: `OptimisticTransaction`, from `DeltaLog.startTransaction`.
-
-    Makes the session the active one of this thread: where the last commit has no checksum file, as those of other
-    tools have none, Delta computes the snapshot's state by a job of the active session, and refuses without one.
-    """
+    """A transaction on a table's latest snapshot: `OptimisticTransaction`, from `DeltaLog.startTransaction`."""
     jvm: Any = spark._jvm
-    activate(spark)
+    activate(spark)  # by whose job Delta computes a state without a checksum file
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
     return log.startTransaction()
 

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headwater.pipelines.archive.status_record import ArchiverStatus, decode_archiver_status
+from headwater.pipelines.monitoring.status import STATUS_TOPIC
 from headwater.pipelines.seam.table_offsets import table_offsets
 from tests.waiting import until
 
@@ -57,6 +59,26 @@ def archivers(session: int) -> list[int]:
     return found
 
 
+def last_status(servers: str) -> ArchiverStatus:
+    """The status of the archive of `flights`, as its topic has it."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "status", "enable.partition.eof": True})
+    found: bytes | None = None
+    try:
+        consumer.assign([TopicPartition(STATUS_TOPIC, 0, 0)])
+        while True:
+            message = consumer.poll(60)
+            assert message is not None
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF
+                break
+            found = message.value()
+    finally:
+        consumer.close()
+    assert found is not None
+    return decode_archiver_status(found)
+
+
 def test_a_node_keeps_archives_and_starts_an_archiver_again(node: subprocess.Popen[str], tmp_path: Path) -> None:
     assert node.stdout is not None
     ready = READY.fullmatch(node.stdout.readline())
@@ -79,6 +101,8 @@ def test_a_node_keeps_archives_and_starts_an_archiver_again(node: subprocess.Pop
     producer.produce("flights", b"3")
     assert producer.flush(60) == 0
     until(lambda: archived() == 3, patience_s=BEGIN_S)
+    until(lambda: last_status(servers).rows == 1)
+    assert (last_status(servers).state, last_status(servers).process) == ("running", archivers(node.pid)[0])
     node.send_signal(signal.SIGTERM)
     assert node.wait(BEGIN_S) == 0
     assert archivers(node.pid) == []

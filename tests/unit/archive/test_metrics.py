@@ -10,7 +10,9 @@ from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoin
 
 def test_each_topic_has_its_gauges_and_counters() -> None:
     counts = [
-        TopicCounts("flights", 12.5, 7, rows=100, errors=2, files=3, commits=4, failures=1, committed_s=9.0),
+        TopicCounts(
+            "flights", "/lake/flights", 12.5, 7, rows=100, errors=2, files=3, commits=4, failures=1, committed_s=9.0
+        ),
         TopicCounts("orders", is_failing=True),
     ]
     endpoint = PrometheusEndpoint(lambda: families(counts))

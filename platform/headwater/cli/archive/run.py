@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Let the tables catch up with the topics as they are now, and end.")
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 @metrics_options
+@click.option(
+    "--status/--no-status",
+    "publishes_status",
+    default=True,
+    show_default=True,
+    help="Publish the status of each archive to the topic __headwater_status.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
               help="A line or a JSON object for each commit.")  # fmt: skip
 @child_options
@@ -43,6 +50,7 @@ def run(
     confs: tuple[str, ...],
     metrics_port: int | None,
     metrics_host: str,
+    publishes_status: bool,
     output: str,
     ready_fd: int | None,
     parent_fd: int | None,
@@ -61,6 +69,7 @@ def run(
                 None if metrics_port is None else (metrics_host, metrics_port),
                 _Display(output),
                 once=once,
+                publishes_status=publishes_status,
             )
     except CliError as error:
         if not link.supervised:
@@ -79,23 +88,27 @@ def _run(
     display: _Display,
     *,
     once: bool,
+    publishes_status: bool,
 ) -> None:
     from headwater.cli.shell.spark_signals import exit_code_of, until_signal
     from headwater.pipelines.archive.metrics import families
     from headwater.pipelines.archive.running import ArchiveRun
+    from headwater.pipelines.archive.status_topic import ArchiverStatusTopic
     from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.file_systems.opening import file_system
     from headwater.pipelines.file_systems.options import FileSystemOptions
+    from headwater.pipelines.loads.offsets.log_state import client_of
     from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoint
 
     specs, loaded = declared
     loaded.require_secrets()
     conf = {"spark.scheduler.mode": "FAIR", **driver_conf(loaded, confs)}
     options = FileSystemOptions.of(conf)
+    broker = brokers(where, command_config())
     archives = ArchiveRun(
         specs,
         loaded,
-        brokers(where, command_config()),
+        broker,
         lambda table: file_system(table, options, note),
         on_round=display.round_ended,
         on_failure=display.round_failed,
@@ -103,16 +116,21 @@ def _run(
     endpoint = PrometheusEndpoint(lambda: families(archives.counts()))
     if metrics is not None:
         open_metrics(endpoint, *metrics)
+    status = ArchiverStatusTopic(client_of(broker), archives.counts) if publishes_status else None
     link.watch()
     link.report_ready({})
     with driver_session("headwater archive", conf) as start_spark:
         try:
+            if status is not None:
+                status.start()
             if once:
                 failures, number = until_signal(archives.run_once, archives.stop, start_spark)
             else:
                 until_signal(archives.run, archives.stop, start_spark)
                 return
         finally:
+            if status is not None:
+                status.end()
             endpoint.close()
     for each in failures:
         display.round_failed(each)
