@@ -18,6 +18,8 @@ _READ_FAILED = "[FAILED_READ_FILE"
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.*)$", re.MULTILINE)
 #: The last line of a Python traceback; Spark's SQLSTATE may stand after it.
 _RAISED = re.compile(r"(?!SQLSTATE)[A-Za-z_][\w.]*(Error|Exception|Warning)?: ")
+#: Our own errors are lines for users.
+_OWN_CLASS = re.compile(r"^headwater\.[\w.]+: ")
 _SQL_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos (\d+)\)?")
 _DELTA_CONFLICT = re.compile(r"\[DELTA_(CONCURRENT_\w+|PROTOCOL_CHANGED|METADATA_CHANGED)")
 
@@ -34,6 +36,8 @@ def first_line(error: BaseException) -> str:
     's3a:// needs a module that Spark has not: add org.apache.hadoop:hadoop-aws:3.5.0 to spark.jars.packages ...'
     >>> first_line(ValueError("Traceback (most recent call last)\\nZeroDivisionError: no\\n\\nSQLSTATE: 38000"))
     'ZeroDivisionError: no'
+    >>> first_line(ValueError("Traceback (most recent call last)\\nheadwater.errors.DiskError: /lake is full"))
+    '/lake is full'
     """
     cause = getattr(error, "_cause", None)
     if type(error).__name__.endswith("StreamingQueryException") and cause is not None:
@@ -48,7 +52,7 @@ def first_line(error: BaseException) -> str:
         # A Python worker's error: its last line names the exception.
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         raised = [line for line in lines if _RAISED.match(line)]
-        return raised[-1] if raised else lines[0]
+        return _OWN_CLASS.sub("", raised[-1] if raised else lines[0])
     java = re.search(r"^: ((?:[a-z]\w*\.)+[A-Z]\w*: .*)$", text, re.MULTILINE)
     if java and _READ_FAILED in java[1] and (causes := _CAUSE.findall(text)):
         return str(causes[-1])  # the outer exception names only the file

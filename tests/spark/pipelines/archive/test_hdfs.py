@@ -1,0 +1,91 @@
+"""Archives whose tables are on a real HDFS."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headwater.pipelines.archive.archive_file import TopicArchiveSpec, parse_archive
+from headwater.pipelines.archive.archived_columns import archived_columns
+from headwater.pipelines.archive.status import status_of
+from headwater.pipelines.archive.verification import verify_archive
+from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.file_systems.options import FileSystemOptions
+from headwater.pipelines.seam.table_offsets import table_offsets
+from tests.hdfs import HdfsProcesses
+from tests.spark.pipelines.archive.conftest import Archives
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id"]}
+
+
+@pytest.fixture
+def lake(archives: Archives, hdfs: HdfsProcesses, hdfs_folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs.conf))
+    yield hdfs_folder
+    file_system(hdfs_folder).delete(hdfs_folder)
+
+
+def declared(lake: str) -> str:
+    return f'topics: {{"@t": {{value: json, schema: t.json}}}}\narchive: {{root: "{lake}", topics: {{"@t": }}}}\n'
+
+
+def specified(archives: Archives, text: str) -> tuple[TopicArchiveSpec, Any]:
+    folder = archives.lab.folder
+    [spec], loaded = parse_archive(
+        text.replace("@", archives.lab.prefix),
+        "archive.yaml",
+        {},
+        str(folder),
+        {},
+        lambda path: (folder / path).read_text(),
+    )
+    return spec, loaded
+
+
+def test_rounds_on_hdfs_are_in_one_commit_with_what_spark_decodes(
+    archives: Archives, lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = dataclasses.replace(FileSystemOptions.of(), wait_s=1.0)
+    monkeypatch.setattr(FileSystemOptions, "of", lambda *_: short)
+    archives.lab.write("t.json", json.dumps(SCHEMA))
+    text = declared(lake)
+    spec, loaded = specified(archives, text)
+    spark, servers = archives.lab.spark, archives.lab.servers
+    archives.lab.produce("@t", [{"id": n, "name": "x"} for n in range(20)] + [b"junk"], partitions=2)
+    archives.caught_up(text)
+    assert (archives.rounds[0].rows, archives.rounds[0].errors) == (21, 1)
+
+    # A NameNode in safe mode: the round fails in a line, and the next one adds what it did not.
+    archives.lab.produce("@t", [{"id": n} for n in range(20, 30)])
+    hdfs.safe_mode(True)
+    try:
+        [failure] = archives.once(text)
+        assert "safe mode" in failure.error
+        assert failure.error.startswith("hdfs://")
+        assert "\n" not in failure.error
+        assert not failure.is_user_error
+    finally:
+        hdfs.safe_mode(False)
+    archives.caught_up(text)
+
+    spark.sql(f"OPTIMIZE delta.`{spec.table}`")
+    found = verify_archive(
+        spark, spec, servers, file_system(spec.table), lambda: archived_columns(spark, loaded, spec.topic, servers)
+    )
+    assert (found.problems, found.rows) == ((), 31)
+    rows = spark.read.format("delta").load(spec.table).select("id", "_error").collect()
+    assert sorted(row.id for row in rows if row.id is not None) == list(range(30))
+    assert [row._error for row in rows if row.id is None] == ["the value is not JSON"]
+    offsets = table_offsets(spec.table)
+    assert offsets is not None
+    assert sum(offsets.ends.values()) == 31
+    status = status_of(spec, servers)
+    assert (status.problem, status.to_add) == ("", 0)
+    undecoded = f"{spec.table}/_headwater/undecoded"
+    assert [each.name for each in file_system(undecoded).list(undecoded)] == []
