@@ -83,7 +83,13 @@ def rows_of(
     if is_raw(known, topic):
         origin = [f.col(name.removeprefix("_")).alias(name) for name in FIRST]
         return records.select(*origin, "value", *([kept] if headers else []))
-    found = decoding.decode_topic(known, records, topic)
+    is_carried = headers and with_headers
+    if is_carried:
+        # A decoder passes on what it knows of a record, such as its topic, of which there is one here: headers take its
+        # place. A join by the records' places would read them twice.
+        packed = f.to_json(f.col("headers"))
+        given = records.withColumn("topic", f.when(f.col("headers").isNotNull(), packed))
+    found = decoding.decode_topic(known, given if is_carried else records, topic)
     own = [
         name
         for name in found.columns
@@ -92,10 +98,10 @@ def rows_of(
         and not (known.value_format(topic) == "string" and name == "key" and topic not in known.keys)
     ]
     fault = f.col(columns.ERROR)
-    if headers and with_headers:
-        # A decoder passes on what it knows of a record; headers come back by the record's place.
-        place = [f.col("partition").alias(columns.PARTITION), f.col("offset").alias(columns.OFFSET)]
-        found = found.join(records.select(*place, kept), [columns.PARTITION, columns.OFFSET], "left")
+    if is_carried:
+        kind = records.schema["headers"].dataType
+        unpacked = f.from_json(f.col(columns.TOPIC), kind)  # type: ignore[arg-type] # an array's type is one as well
+        found = found.withColumn(HEADERS, f.when(f.col(columns.TOPIC).isNotNull(), unpacked))
     elif headers:
         found = found.withColumn(HEADERS, f.lit(None).cast(records.schema["headers"].dataType))
     value = f.col(columns.VALUE)
