@@ -17,6 +17,7 @@ __all__ = [
     "SESSION_CONF",
     "TASK_RECORDS",
     "TASK_RECORDS_OPTION",
+    "TOPIC_ID_OPTION",
     "session_environment",
 ]
 
@@ -42,6 +43,9 @@ JSON_FIELDS_OPTION: Final = "headwater.jsonFields"
 # A file of Kafka client properties for the connection. The query's planner reads it: its secrets are in no option, and
 # so in no plan or log of Spark.
 COMMAND_CONFIG_OPTION: Final = "headwater.commandConfig"
+
+# The id that the topic of a batch read has: a topic that was made anew has other records at the same offsets.
+TOPIC_ID_OPTION: Final = "headwater.topicId"
 
 # How far timestamps of a partition fall back, in milliseconds: bounds a read for rows up to a time (see `time_bounds`).
 DISORDER_OPTION: Final = "timestampDisorderMs"

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from headwater.logtier.client.leaders.metadata import NO_EPOCH
-from headwater.pipelines.datasource.errors import OptionError, client_errors
+from headwater.pipelines.datasource.errors import OptionError, SourceError, client_errors
 from headwater.pipelines.datasource.filters import Narrowing, is_exact
 from headwater.pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition
 from headwater.pipelines.datasource.options import ReadOptions
@@ -43,6 +43,7 @@ class BatchReader(DataSourceReader):
             partitions = planner.partitions()
             if not partitions:
                 return []
+            self._require_topics(planner, partitions)
             start, end, epochs = self._bounds(planner, partitions)
             admitted = [key for key in partitions if self._narrowing.admits(*key)]
             if self._narrowing.timestamp_low_ms is not None and admitted:
@@ -57,6 +58,16 @@ class BatchReader(DataSourceReader):
             if self._narrowing.timestamp_high_ms is not None:
                 ranges = planner.limited_in_time(ranges, self._narrowing.timestamp_high_ms)
             return [part for part in map(self._narrowing.narrow, ranges) if not part.is_empty]
+
+    def _require_topics(self, planner: Planner, partitions: list[TopicPartition]) -> None:
+        """Raise SourceError if the topic is another than the options name by its id."""
+        wanted = self._options.topic_id
+        for topic in dict.fromkeys(topic for topic, _ in partitions):
+            if wanted and str(planner.topic_id(topic)) != wanted:
+                raise SourceError(
+                    f"topic {topic} was deleted and made anew (id {planner.topic_id(topic)}, before {wanted}): its "
+                    "offsets are others; run the statement again"
+                )
 
     def _bounds(self, planner: Planner, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets, Offsets]:
         """Start and end offset of each partition, limited to the log, and the leader epoch in which it had that end.

@@ -17,6 +17,7 @@ from headwater.pipelines.datasource import (
     JSON_FIELDS_OPTION,
     PUSHDOWN_OPTION,
     TASK_RECORDS_OPTION,
+    TOPIC_ID_OPTION,
 )
 from headwater.pipelines.datasource.errors import OptionError
 from headwater.pipelines.datasource.json_fields import JsonFields
@@ -58,6 +59,7 @@ READ_OPTIONS: Final = (
     JSON_FIELDS_OPTION,
     PUSHDOWN_OPTION,
     TASK_RECORDS_OPTION,
+    TOPIC_ID_OPTION,
     "includeHeaders",
     "kafkaConsumer.pollTimeoutMs",
     "maxOffsetsPerTrigger",
@@ -99,6 +101,7 @@ class ReadOptions:
         tell_headers: Whether a column shows if any record has headers.
         json_fields: Fields of JSON values that become columns.
         timestamp_disorder_ms: How far timestamps of a partition fall back; None if it is not stated.
+        topic_id: The id that the topic of a batch read has; '' for any.
     """
 
     client: ClientConfig
@@ -121,6 +124,7 @@ class ReadOptions:
     tell_headers: bool
     json_fields: JsonFields | None
     timestamp_disorder_ms: int | None
+    topic_id: str
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -163,6 +167,7 @@ class ReadOptions:
             tell_headers=values.flag(HEADERS_SEEN_OPTION, False),
             json_fields=values.parse(JSON_FIELDS_OPTION, JsonFields.parse, None),
             timestamp_disorder_ms=values.integer_or_none(DISORDER_OPTION, low=0, high=LONG_MAX),
+            topic_id=values.text(TOPIC_ID_OPTION) or "",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.seam.marks import ID_PROPERTY, TOPIC_PROPERTY, end_mark
+from headwater.pipelines.seam.marks import ID_PROPERTY, MODE_PROPERTY, TOPIC_PROPERTY, end_mark
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -24,6 +24,7 @@ class TableOffsets:
     Attributes:
         topic_id: The id of the topic that it is of.
         ends: The next offset of each partition.
+        mode: How records become rows (`seam.marks.MODE_PROPERTY`).
         committed_ms: When the version was committed, in milliseconds since 1970.
     """
 
@@ -32,6 +33,7 @@ class TableOffsets:
     topic_id: str
     committed_ms: int
     ends: dict[int, int] = field(default_factory=dict)
+    mode: str = "append"
 
 
 def table_offsets(path: str) -> TableOffsets | None:
@@ -58,5 +60,10 @@ def _offsets_of(table: DeltaTable, path: str) -> TableOffsets:
         ends[len(ends)] = end
     last = next(iter(table.history(1)), {})  # the newest first; it may return more than asked for
     return TableOffsets(
-        table.version(), properties.get(TOPIC_PROPERTY, ""), topic_id, int(last.get("timestamp", 0)), ends
+        table.version(),
+        properties.get(TOPIC_PROPERTY, ""),
+        topic_id,
+        int(last.get("timestamp", 0)),
+        ends,
+        properties.get(MODE_PROPERTY, "append"),
     )

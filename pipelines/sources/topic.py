@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines import columns
@@ -12,7 +13,7 @@ from headwater.pipelines.sources import debezium, decoding
 from headwater.pipelines.sources.kind import InputMistake, Running, Sample, StageInput
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
     from headwater.pipelines.datasource.json_fields import JsonFields
@@ -89,6 +90,21 @@ def batch_between(
     the ranges of whichever was planned last (`PythonDataSourceV2.setReadInfo`). `disorder_ms` is that of the
     timestamps, for filters on them; by default the session's, if it has one.
     """
+    reader = _batch_reader(spark, bootstrap_servers, start, end, isolation, headers, json_fields, pushdown, disorder_ms)
+    return reader.option("subscribe", topic).load()
+
+
+def _batch_reader(
+    spark: SparkSession,
+    bootstrap_servers: Brokers,
+    start: str,
+    end: str,
+    isolation: str,
+    headers: bool,
+    json_fields: JsonFields | None,
+    pushdown: bool,
+    disorder_ms: int | None,
+) -> DataFrameReader:
     from headwater.pipelines.datasource import DISORDER_CONF, DISORDER_OPTION, JSON_FIELDS_OPTION, PUSHDOWN_OPTION
 
     reader = (
@@ -96,7 +112,6 @@ def batch_between(
         .option(PUSHDOWN_OPTION, str(pushdown).lower())  # true needs a setting from headwater.pipelines.spark.session
         .options(**connection_options(bootstrap_servers))
         .option("kafka.isolation.level", isolation)
-        .option("subscribe", topic)
         .option("startingOffsets", start)
         .option("endingOffsets", end)
         .option("includeHeaders", str(headers).lower())
@@ -106,7 +121,7 @@ def batch_between(
     disorder = spark.conf.get(DISORDER_CONF, None) if disorder_ms is None else disorder_ms
     if disorder is not None:
         reader = reader.option(DISORDER_OPTION, disorder)
-    return reader.load()
+    return reader
 
 
 def batch(
@@ -133,6 +148,33 @@ def batch(
         pushdown=pushdown,
         disorder_ms=disorder_ms,
     )
+
+
+def batch_of_ranges(
+    spark: SparkSession,
+    bootstrap_servers: Brokers,
+    topic: str,
+    topic_id: str,
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    headers: bool = False,
+    json_fields: JsonFields | None = None,
+    pushdown: bool = True,
+    disorder_ms: int | None = None,
+) -> DataFrame:
+    """The committed records of some partitions of a topic, from the first offset to the second (excluded).
+
+    A topic of another id is refused. The other arguments are those of `batch_between`.
+    """
+    from headwater.pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION, TOPIC_ID_OPTION
+
+    start, end = (json.dumps({topic: {str(p): part[side] for p, part in ranges.items()}}) for side in (0, 1))
+    reader = (
+        _batch_reader(spark, bootstrap_servers, start, end, READ_COMMITTED, headers, json_fields, pushdown, disorder_ms)
+        .option("assign", json.dumps({topic: sorted(ranges)}))
+        .option(TASK_RECORDS_OPTION, TASK_RECORDS)
+    )
+    return reader.option(TOPIC_ID_OPTION, topic_id).load()
 
 
 def topic_ranges(plan: Any) -> list[tuple[str, str]]:

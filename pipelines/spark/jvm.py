@@ -100,28 +100,25 @@ def physical_plan_text(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
-def relations_shared(frame: DataFrame) -> tuple[frozenset[str], bool]:
-    """The option `subscribe` of each data source relation that a query scans more than once; whether a CTE is used so.
+def shares_relations(frame: DataFrame) -> bool:
+    """Whether a query scans a data source relation of topics, or uses a CTE, more than once.
 
     Depends on `QueryExecution.analyzed`, `QueryPlan.subqueriesAll`, `DataSourceV2Relation` and `CTERelationRef`.
     """
     plan = analyzed_plan(frame)
     below = plan.subqueriesAll()
-    scans: Counter[tuple[int, str]] = Counter()
-    references: Counter[int] = Counter()
+    uses: Counter[tuple[str, int]] = Counter()
     jvm: Any = frame.sparkSession._jvm
     for each in (plan, *(below.apply(position) for position in range(below.size()))):
         leaves = each.collectLeaves()
         for position in range(leaves.size()):
             leaf = leaves.apply(position)
             kind = leaf.getClass().getSimpleName()
-            if kind == "DataSourceV2Relation":
-                table = jvm.java.lang.System.identityHashCode(leaf.table())
-                scans[table, str(leaf.options().getOrDefault("subscribe", ""))] += 1
+            if kind == "DataSourceV2Relation" and any(map(leaf.options().containsKey, ("subscribe", "assign"))):
+                uses[kind, jvm.java.lang.System.identityHashCode(leaf.table())] += 1
             elif kind == "CTERelationRef":
-                references[leaf.cteId()] += 1
-    shared = frozenset(topic for (_, topic), count in scans.items() if topic and count > 1)
-    return shared, any(count > 1 for count in references.values())
+                uses[kind, leaf.cteId()] += 1
+    return any(count > 1 for count in uses.values())
 
 
 def drops_rows_of_both(spark: SparkSession, join: Any) -> bool:

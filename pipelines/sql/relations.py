@@ -2,7 +2,7 @@
 
 | name | relation |
 |---|---|
-| `NAME` | the topic (`topic_rows`), else the pipeline's table, else the Delta table of that name |
+| `NAME` | the topic (`topic_rows`), or its unified table; else the pipeline's table, else the Delta table |
 | `log.NAME` | the records of the topic as the log holds them; needs a session from `session_conf` |
 | `lake.NAME` | the Delta table: a table of the session's catalog, so that statements can change it |
 
@@ -45,6 +45,8 @@ __all__ = [
     "StatementRelations",
     "TakenError",
     "TopicFrames",
+    "UnreadableRelationError",
+    "archive_tables",
     "delta_tables",
     "session_conf",
 ]
@@ -61,6 +63,14 @@ TABLE_NAME: Final = re.compile(r"\w+")  # what Spark's catalog accepts
 
 class RelationError(Exception):
     """A name cannot be made a relation; the message is one line."""
+
+
+class UnreadableRelationError(RelationError):
+    """The name stands for a relation that cannot be read, by the user's mistake or because something failed."""
+
+    def __init__(self, message: str, *, is_users: bool = True) -> None:
+        super().__init__(message)
+        self.is_users = is_users
 
 
 class TakenError(RelationError):
@@ -80,6 +90,7 @@ class Known:
         columns: Columns of the topics and tables that a pipeline declares.
         loaded: The pipeline, if there is one.
         tables: Paths of Delta tables by name.
+        archives: Paths of archives' tables by the name that they have in `lake`.
         registered: Columns of a topic by a schema registry; None if it has none.
     """
 
@@ -87,6 +98,12 @@ class Known:
     loaded: Loaded | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
     registered: Callable[[str], Registered | None] = lambda _topic: None
+    archives: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lake(self) -> Mapping[str, str]:
+        """Paths of the tables that `lake.NAME` stands for."""
+        return {**self.archives, **self.tables}
 
 
 class TopicFrames(Protocol):
@@ -100,6 +117,15 @@ class TopicFrames(Protocol):
 
     def log(self, topic: str, *, pushdown: bool) -> DataFrame:
         """`log.NAME`."""
+
+    def of_statement(self) -> TopicFrames:
+        """The frames of one statement, whose scans agree on what they have decided."""
+
+    def decided_lines(self) -> list[str]:
+        """What these frames have decided, as lines of EXPLAIN."""
+
+    def reason(self, error: Exception) -> str:
+        """Why a statement of these frames failed, where Spark's error does not tell; '' if it does."""
 
 
 class PresentFrames:
@@ -117,6 +143,18 @@ class PresentFrames:
         """`log.NAME`."""
         return topic_rows.log_records(self._spark, self._where, topic, pushdown=pushdown)
 
+    def of_statement(self) -> TopicFrames:
+        """These: a query's scans of one relation have one plan."""
+        return self
+
+    def decided_lines(self) -> list[str]:
+        """Nothing."""
+        return []
+
+    def reason(self, error: Exception) -> str:  # noqa: ARG002 - Spark's error tells
+        """None."""
+        return ""
+
 
 def delta_tables(loaded: Loaded) -> dict[str, str]:
     """Paths of the pipeline's Delta tables by name: the last part of the path, with `_` for what a name cannot hold.
@@ -129,6 +167,23 @@ def delta_tables(loaded: Loaded) -> dict[str, str]:
             if isinstance(sink, DeltaSink):
                 path = loaded.path(sink.delta)
                 found[_table_name(path, {name for name, other in found.items() if other != path})] = path
+    return found
+
+
+def archive_tables(tables: Mapping[str, str], taken: Mapping[str, str]) -> dict[str, str]:
+    """Paths of archives' tables by name: that of the topic, with `_` for what a name cannot hold.
+
+    `taken` are other tables by name: the table of an archive whose name another one has gets the part of its path
+    before in its name, too.
+
+    >>> archive_tables({"orders": "/lake/orders", "a.b": "/lake/a.b"}, {"orders": "/other"})
+    {'lake_orders': '/lake/orders', 'a_b': '/lake/a.b'}
+    """
+    found: dict[str, str] = {}
+    for topic, path in tables.items():
+        name = re.sub(r"\W", "_", topic)
+        others = {each.lower() for each, other in {**taken, **found}.items() if other != path}
+        found[_table_name(path, others) if name.lower() in others else name] = path
     return found
 
 
@@ -160,9 +215,11 @@ class StatementRelations:
         made: The names for which there are views.
         earlier: Names of earlier statements, which a view of the user's may name.
         missing: The Delta tables that it names and that are not there yet.
+        frames: The frames of its topics.
     """
 
     text: str
+    frames: TopicFrames
     users: frozenset[scanner.Name] = frozenset()
     target: scanner.Name | None = None
     pushdown: bool = False
@@ -193,7 +250,7 @@ class Relations:
         self.known = known
         self._views: dict[scanner.Name, scanner.Name] = {}
         self._places: dict[str, str] = {}
-        self._current = StatementRelations("")
+        self._current = StatementRelations("", self._frames.of_statement())
         self._columns: dict[scanner.Name, tuple[str, ...]] = {}
         self.has_log = spark.conf.get(GLOBAL_DATABASE) == LOG
 
@@ -204,7 +261,8 @@ class Relations:
         with self._lock:
             before = self._drop_views()
             users = jvm.temporary_views(self._spark, LOG if self.has_log else "")
-            self._current = StatementRelations(text, users, scanner.target_of_view(text, LOG))
+            frames = self._frames.of_statement()
+            self._current = StatementRelations(text, frames, users, scanner.target_of_view(text, LOG))
             if users:  # a user's view may name any of them
                 self._current.earlier = before
             return self._current
@@ -224,6 +282,9 @@ class Relations:
                 self._bring(statement, name, is_certain=False)
             except TakenError:
                 raise
+            except UnreadableRelationError:
+                if self._has_table(name):  # which Spark would read instead
+                    raise
             except (_NoTopicsError, RelationError):
                 continue  # the name may be a column's; Spark misses it if it is a relation's
         made = {_key(name) for name in statement.made}
@@ -253,6 +314,19 @@ class Relations:
         """Drop the last statement's views, which would hide the user's own tables."""
         with self._lock:
             self._drop_views()
+
+    def _has_table(self, name: scanner.Name) -> bool:
+        """Whether the session's catalog has a table of a name without schema."""
+        schema = self._spark.catalog.currentDatabase()
+        return len(name) == 1 and jvm.table_location(self._spark, schema, name[0]) is not None
+
+    def decided_lines(self) -> list[str]:
+        """What the last statement's frames have decided, as lines of EXPLAIN."""
+        return self._current.frames.decided_lines()
+
+    def reason(self, error: Exception) -> str:
+        """Why the last statement failed, where Spark's error does not tell; '' if it does."""
+        return self._current.frames.reason(error)
 
     @property
     def missing(self) -> list[str]:
@@ -298,13 +372,13 @@ class Relations:
         topic = self._topic(name[-1], is_certain=is_certain)
         if len(name) == 2:
             if topic is None or self.has_log:
-                return None if topic is None else self._frames.log(topic, pushdown=statement.pushdown)
+                return None if topic is None else statement.frames.log(topic, pushdown=statement.pushdown)
             raise RelationError(
                 f"log.{topic} needs a session with {GLOBAL_DATABASE}={LOG}; headwater.table(spark, 'log.{topic}') has "
                 "the same records"
             )
         if topic is not None:
-            return self._of_topic(topic, pushdown=statement.pushdown)
+            return self._of_topic(statement.frames, topic, pushdown=statement.pushdown)
         rows = self._pipeline_table(name[0])
         known = self._table(name[0])
         if rows is not None:
@@ -334,10 +408,10 @@ class Relations:
 
         A catalog that outlives the session may have a table of this name already, with files of its own.
         """
-        known = self._table(name)
+        known = self._lake_table(name)
         if known is None:
             return False
-        path = self.known.tables[known]
+        path = self.known.lake[known]
         if not self.has_log:
             raise RelationError(f"lake.{known} is a name of `headwater sql`; name the table {known}, or delta.`{path}`")
         if known not in self._places:
@@ -362,7 +436,7 @@ class Relations:
         from pyspark.errors import PySparkException
 
         try:
-            return self._spark.read.format("delta").load(self.known.tables[known])
+            return self._spark.read.format("delta").load(self.known.lake[known])
         except (PySparkException, Py4JJavaError) as error:
             if (reason := missing_format(error)) is not None:
                 raise RelationError(reason) from None
@@ -372,6 +446,9 @@ class Relations:
 
     def _table(self, name: str) -> str | None:
         return next((each for each in self.known.tables if each.lower() == name.lower()), None)
+
+    def _lake_table(self, name: str) -> str | None:
+        return next((each for each in self.known.lake if each.lower() == name.lower()), None)
 
     def _pipeline_table(self, name: str) -> DataFrame | None:
         """The current rows of a table in the pipeline's `tables:`."""
@@ -385,7 +462,7 @@ class Relations:
 
     # -- views ---------------------------------------------------------------------------------------------------------
 
-    def _of_topic(self, topic: str, *, pushdown: bool) -> DataFrame:
+    def _of_topic(self, frames: TopicFrames, topic: str, *, pushdown: bool) -> DataFrame:
         known = self.known.columns
         registered = None if topic in known.topics else self.known.registered(topic)
         if registered is not None:
@@ -394,7 +471,7 @@ class Relations:
                 topics={**known.topics, topic: registered.topic},
                 values={**known.values, topic: registered.values},
             )
-        return self._frames.rows(topic, known, pushdown=pushdown)
+        return frames.rows(topic, known, pushdown=pushdown)
 
     def _view(self, statement: StatementRelations, name: scanner.Name, frame: DataFrame) -> None:
         """Make a view. Raises StatementError in the thread of a statement that was left behind."""
@@ -423,9 +500,10 @@ class Relations:
 
     def location(self, name: scanner.Name) -> str | None:
         """Where a known Delta table or one of the session's catalog has its files; None without one."""
-        known = self._table(name[-1]) if len(name) == 1 or (len(name) == 2 and name[0].lower() == LAKE) else None
+        is_lake = len(name) == 2 and name[0].lower() == LAKE
+        known = self._lake_table(name[1]) if is_lake else self._table(name[0]) if len(name) == 1 else None
         if known is not None:
-            return self.known.tables[known]
+            return self.known.lake[known]
         if len(name) > 2:
             return None
         schema = name[0] if len(name) == 2 else self._spark.catalog.currentDatabase()
@@ -448,13 +526,17 @@ class Relations:
         """The rows of a name without a view; None if there is none. Raises as `make` does."""
         is_log, is_lake = (len(name) == 2 and name[0].lower() == each for each in (LOG, LAKE))
         if is_lake:
-            known = self._table(name[1])
+            known = self._lake_table(name[1])
             return None if known is None else self._delta(known, [])
         topic = self.topics.match(name[-1], anew=anew) if is_log or len(name) == 1 else None
         if topic is not None:
-            return self._frames.log(topic, pushdown=False) if is_log else self._of_topic(topic, pushdown=False)
+            frames = self._frames.of_statement()
+            return frames.log(topic, pushdown=False) if is_log else self._of_topic(frames, topic, pushdown=False)
         rows = self._pipeline_table(name[0]) if len(name) == 1 else None
-        return rows if rows is not None or len(name) != 1 else self.frame((LAKE, name[0]), anew=anew)
+        if rows is not None or len(name) != 1:
+            return rows
+        found = self._table(name[0])
+        return None if found is None else self._delta(found, [])
 
 
 class _NoTopicsError(Exception):

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from headwater.pipelines.errors import nearest
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.planned_offsets import planned_offsets, planned_text
-from headwater.pipelines.sql.relations import LAKE, LOG, RelationError, Relations, StatementRelations, TakenError
+from headwater.pipelines.sql.relations import (
+    LAKE,
+    LOG,
+    RelationError,
+    Relations,
+    StatementRelations,
+    TakenError,
+    UnreadableRelationError,
+)
 from headwater.pipelines.sql.statement_errors import (
     StatementError,
     explained,
@@ -85,13 +93,15 @@ def _analysed(
         own.pushdown = pushdown and reads_later
         frame = _complete(spark, relations, own, statement, values)
         # A query is only analysed so far. Spark shares pushed filters between the scans of one relation.
-        if pushdown and reads_later and any(jvm.relations_shared(frame)):
+        if pushdown and reads_later and jvm.shares_relations(frame):
             relations.make_again(own)
             frame = _complete(spark, relations, own, statement, values)
     except PySparkException as error:
         raise failed(error, relations, statement) from None
     except (AmbiguousTopicError, TakenError) as error:
         raise StatementError(str(error)) from None
+    except UnreadableRelationError as error:
+        raise StatementError(str(error), is_users=error.is_users) from None
     except Py4JJavaError as error:
         reason = missing_format(error)
         if reason is None:
@@ -103,15 +113,17 @@ def _analysed(
 def planned_lines(
     spark: SparkSession, relations: Relations, statement: Statement, given: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """The offsets that the query behind EXPLAIN reads from topics, a line for each range; [] for other statements.
+    """What the query behind EXPLAIN reads of topics and of their archives' tables; [] for other statements.
 
-    Spark's own EXPLAIN does not show them. Raises as `analysed` does.
+    First what was decided before any filter, then a line for each range of a log. Spark's own EXPLAIN shows neither.
+    Raises as `analysed` does.
     """
     text = explained_query(statement.text)
     if text is None:
         return []
     frame = analysed(spark, relations, dataclasses.replace(statement, text=text), given)
-    return [planned_text(part) for scan in planned_offsets(frame) for part in scan]
+    planned = [planned_text(part) for scan in planned_offsets(frame) for part in scan]
+    return [*relations.decided_lines(), *planned]
 
 
 def explained_query(text: str) -> str | None:
@@ -182,7 +194,8 @@ def _made(relations: Relations, own: StatementRelations, name: Name, missed: set
         return relations.make(own, name)
     except (RelationError, AmbiguousTopicError) as error:
         at = statement.text.lower().find(name[-1].lower())
-        raise StatementError(str(error), statement.place(at) if at >= 0 else None) from None
+        is_users = not isinstance(error, UnreadableRelationError) or error.is_users
+        raise StatementError(str(error), statement.place(at) if at >= 0 else None, is_users=is_users) from None
 
 
 def _missed_by_explain(frame: DataFrame, statement: Statement) -> Name | None:
@@ -194,6 +207,9 @@ def _missed_by_explain(frame: DataFrame, statement: Statement) -> Name | None:
 
 def failed(error: Any, relations: Relations, statement: Statement) -> StatementError:
     """Spark's error about a statement as a line with place and hint."""
+    reason = relations.reason(error)
+    if reason:
+        return StatementError(reason, is_users=False)
     return explained(error, statement, lambda name: suggestion(relations, name))
 
 
@@ -210,10 +226,10 @@ def suggestion(relations: Relations, name: Name) -> str:
     if len(name) > 1 and whole in topics.last():
         return f"a name with dots needs backquotes: `{whole}`"
     if name[-1] in relations.missing:
-        return f"there is no Delta table at {relations.known.tables[name[-1]]} yet"
+        return f"there is no Delta table at {relations.known.lake[name[-1]]} yet"
     first = name[0].lower()
     if len(name) == 2 and first == LAKE:
-        return nearest(name[1], list(relations.known.tables))
+        return nearest(name[1], list(relations.known.lake))
     if len(name) == 2 and first == LOG:
         return topics.near(name[1])
     tables = [*relations.known.tables, *relations.known.columns.tables]

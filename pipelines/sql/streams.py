@@ -49,6 +49,18 @@ class ArrivingFrames:
         """`log.NAME`."""
         return topic_rows.log_arriving(self._spark, self._where, self._source_of(topic), self._most)
 
+    def of_statement(self) -> ArrivingFrames:
+        """These: a stream begins where it is told."""
+        return self
+
+    def decided_lines(self) -> list[str]:
+        """Nothing."""
+        return []
+
+    def reason(self, error: Exception) -> str:  # noqa: ARG002 - Spark's error tells
+        """None."""
+        return ""
+
 
 def require_bounded(spark: SparkSession, plan: Any) -> None:
     """Raise StatementError if an analysed plan (Catalyst's) cannot follow its topics with bounded state."""

@@ -29,6 +29,7 @@ from headwater.pipelines.sql.statement import analysed, suggestion
 from headwater.pipelines.sql.statement_errors import StatementError, missing_format, name_of
 from headwater.pipelines.sql.topic_names import TopicNames
 from headwater.pipelines.sql_text.scanner import statements
+from headwater.pipelines.unified.session_archives import SessionArchives
 from headwater.pipelines.validation import pipeline_file
 from headwater.settings import load_settings
 
@@ -48,6 +49,8 @@ class _Source:
     command_config: str
     pipeline: str
     changed_ns: int
+    archive: str
+    archive_changed_ns: int
     variables: tuple[tuple[str, str], ...]
     tables: tuple[tuple[str, str], ...]
     registry: str
@@ -65,6 +68,7 @@ def sql(
     bootstrap_servers: str | None = None,
     command_config: str | None = None,
     pipeline: str | None = None,
+    archive: str | None = None,
     variables: Mapping[str, str] | None = None,
     tables: Mapping[str, str] | None = None,
     registry: str | None = None,
@@ -78,17 +82,20 @@ def sql(
         bootstrap_servers: Brokers; by default the setting of the same name.
         command_config: A file of client properties for a secured broker; by default the setting of the same name.
         pipeline: A pipeline's file, which gives topics columns, and its tables and Delta tables their names.
-        variables: Values of the pipeline's variables.
+        archive: A file that declares archives: the name of an archived topic then stands for its table and the log
+            behind it, at one state for the whole statement.
+        variables: Values of the variables of the pipeline, or of the archives' file without one.
         tables: Paths of Delta tables by name.
         registry: A schema registry's address, which gives topics columns.
 
     Raises:
         StatementError: The statement is wrong, or the session lacks Delta; the message is one line.
         TopicAdminError: No broker answers.
-        PipelineError: The pipeline's file is wrong.
+        PipelineError: The pipeline's file, or that of the archives, is wrong.
+        ArchiveError: The file declares archives that cannot be.
     """
     relations = _relations(
-        spark, bootstrap_servers, command_config, pipeline, variables or {}, tables or {}, registry or ""
+        spark, bootstrap_servers, command_config, pipeline, archive, variables or {}, tables or {}, registry or ""
     )
     found = statements(statement)
     if len(found) != 1:
@@ -107,6 +114,7 @@ def table(
     bootstrap_servers: str | None = None,
     command_config: str | None = None,
     pipeline: str | None = None,
+    archive: str | None = None,
     variables: Mapping[str, str] | None = None,
     tables: Mapping[str, str] | None = None,
     registry: str | None = None,
@@ -119,7 +127,7 @@ def table(
     from pyspark.errors import PySparkException
 
     relations = _relations(
-        spark, bootstrap_servers, command_config, pipeline, variables or {}, tables or {}, registry or ""
+        spark, bootstrap_servers, command_config, pipeline, archive, variables or {}, tables or {}, registry or ""
     )
     parts = name_of(name)
     try:
@@ -216,6 +224,7 @@ def _relations(
     bootstrap_servers: str | None,
     command_config: str | None,
     pipeline: str | None,
+    archive: str | None,
     variables: Mapping[str, str],
     tables: Mapping[str, str],
     registry: str,
@@ -226,8 +235,8 @@ def _relations(
     source = _Source(
         settings.bootstrap_servers if bootstrap_servers is None else bootstrap_servers,
         settings.command_config if command_config is None else command_config,
-        "" if pipeline is None else os.path.abspath(pipeline),
-        0 if pipeline is None or not os.path.exists(pipeline) else os.stat(pipeline).st_mtime_ns,
+        *_file(pipeline),
+        *_file(archive),
         tuple(sorted(variables.items())),
         tuple(sorted(tables.items())),
         registry,
@@ -243,6 +252,13 @@ def _relations(
     return made
 
 
+def _file(path: str | None) -> tuple[str, int]:
+    """A file's absolute path, and when it was changed."""
+    if path is None:
+        return "", 0
+    return os.path.abspath(path), os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+
+
 def _made(spark: SparkSession, source: _Source) -> Relations:
     where = brokers(source.bootstrap_servers, source.command_config)
     security = read_client_config(source.command_config) if source.command_config else {}
@@ -250,9 +266,13 @@ def _made(spark: SparkSession, source: _Source) -> Relations:
     registered: Callable[[str], Registered | None] = lambda _topic: None  # noqa: E731 - the default of Known
     if source.registry:
         registered = RegistryColumns(source.registry).of
-    if not source.pipeline:
-        return Relations(spark, where, topics, Known(tables=dict(source.tables), registered=registered))
-    loaded = pipeline_file.load(source.pipeline, dict(source.variables), frozenset(topics.all()), "")
-    columns = analyse(spark, loaded, where).columns
-    known = Known(columns, loaded, delta_tables(loaded) | dict(source.tables), registered)
-    return Relations(spark, where, topics, known)
+    variables = dict(source.variables)
+    archives = SessionArchives()
+    if source.archive:
+        archives = SessionArchives.of(source.archive, {} if source.pipeline else variables)
+    known = Known(tables=dict(source.tables), registered=registered)
+    if source.pipeline:
+        loaded = pipeline_file.load(source.pipeline, variables, frozenset(topics.all()), "")
+        columns = analyse(spark, loaded, where).columns
+        known = Known(columns, loaded, delta_tables(loaded) | dict(source.tables), registered)
+    return Relations(spark, where, topics, archives.known(known), archives.frames(spark, where))

@@ -51,7 +51,7 @@ class JavaError(Py4JJavaError):  # type: ignore[misc]
 
 
 def test_a_failure_of_sparks_is_a_line_with_which_a_script_can_go_on() -> None:
-    relations: Any = SimpleNamespace()
+    relations: Any = SimpleNamespace(reason=lambda _error: "")
     text = "An error occurred while calling o1.sql.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b\n" * 99
     told = failure_of(JavaError(text), relations, statement("CREATE TABLE t AS SELECT 1"))
     assert isinstance(told, StatementError)

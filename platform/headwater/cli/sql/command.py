@@ -14,7 +14,7 @@ from headwater.cli.shell.options import key_values, servers, settings
 from headwater.cli.shell.output import note
 from headwater.cli.sql.execution import Executor, show_chunks
 from headwater.cli.sql.follow import Follower, parse_from, start_of
-from headwater.cli.sql.known_relations import Cluster, known_relations, left_out
+from headwater.cli.sql.known_relations import Cluster, archives_of, known_relations, left_out
 from headwater.cli.sql.options import FOLLOWED_ROWS, SqlOptions
 from headwater.cli.sql.outputs import Output, followed_output_of, output_of
 from headwater.cli.sql.pager import show_table
@@ -27,6 +27,10 @@ from headwater.pipelines.sql.streams import ArrivingFrames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from headwater.cli.messages.start_offset import StartOffset
+    from headwater.pipelines.sql.relations import TopicFrames
+    from headwater.pipelines.unified.session_archives import SessionArchives
 
 __all__ = ["run"]
 
@@ -44,19 +48,35 @@ def run(options: SqlOptions) -> None:
     require_java()
     if script is None:
         note("starting Spark; end a statement with a semicolon, leave with Ctrl-D or exit")
-    with reported_errors(), opened(settings().spark_master, options.catalog or "") as spark:
-        cluster = Cluster(servers(options.bootstrap_servers))
-        known = known_relations(spark, cluster, options, tables)
-        if script is None:
-            _shell(Executor(spark, cluster.relations(spark, known), output_of(options.output, show_table), values))
-        elif options.follow:
-            most = options.rows_held or FOLLOWED_ROWS
-            frames = ArrivingFrames(spark, cluster.where, start_of(start, cluster.admin.offsets), most)
-            output = followed_output_of(options.output)
-            follower = Follower(spark, cluster.relations(spark, known, frames), values, keyed=output.keyed)
-            _follow(follower, script, output)
-        else:
-            _run_script(spark, cluster, known, options, script, values)
+    with reported_errors():
+        archives = archives_of(options)
+        with opened(settings().spark_master, options.catalog or "") as spark:
+            _run(spark, options, script, values, start, tables, archives)
+
+
+def _run(
+    spark: SparkSession,
+    options: SqlOptions,
+    script: Script | None,
+    values: dict[str, Any],
+    start: StartOffset,
+    tables: dict[str, str],
+    archives: SessionArchives,
+) -> None:
+    cluster = Cluster(servers(options.bootstrap_servers))
+    known = archives.known(known_relations(spark, cluster, options, tables))
+    frames = archives.frames(spark, cluster.where)
+    if script is None:
+        relations = cluster.relations(spark, known, frames)
+        _shell(Executor(spark, relations, output_of(options.output, show_table), values))
+    elif options.follow:
+        most = options.rows_held or FOLLOWED_ROWS
+        arriving = ArrivingFrames(spark, cluster.where, start_of(start, cluster.admin.offsets), most)
+        output = followed_output_of(options.output)
+        follower = Follower(spark, cluster.relations(spark, known, arriving), values, keyed=output.keyed)
+        _follow(follower, script, output)
+    else:
+        _run_script(spark, cluster, known, frames, options, script, values)
 
 
 def _script(options: SqlOptions) -> Script | None:
@@ -80,12 +100,13 @@ def _run_script(
     spark: SparkSession,
     cluster: Cluster,
     known: Known,
+    frames: TopicFrames,
     options: SqlOptions,
     script: Script,
     values: Mapping[str, Any],
 ) -> None:
     to = os.path.abspath(options.to) if options.to is not None else ""
-    executor = Executor(spark, cluster.relations(spark, known), output_of(options.output), values, to)
+    executor = Executor(spark, cluster.relations(spark, known, frames), output_of(options.output), values, to)
     run_script(executor, script, goes_on=options.goes_on)
     for line in left_out(spark, cluster.where, known, [each.text for each in script.statements]):
         note(line)

@@ -76,7 +76,7 @@ class SqlCompleter(Completer):
             if schema == LOG:
                 return self._topics()
             if schema == LAKE:
-                return sorted(self._relations.known.tables)
+                return sorted(self._relations.known.lake)
             return sorted(self._columns_by(text, qualifier.strip("`")))
         words = scanner.words(before)
         if words and words[-1] in _BEFORE_RELATIONS:

@@ -126,7 +126,7 @@ class Executor:
         """
         count = show_chunks(run, self.output)
         for name in self.relations.missing:
-            note(f"{name}: there is no Delta table at {self.relations.known.tables[name]} yet")
+            note(f"{name}: there is no Delta table at {self.relations.known.lake[name]} yet")
         return count
 
     # -- in the statement's thread -------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def failure_of(error: Exception, relations: Relations, statement: Statement) -> 
     if isinstance(error, PySparkException):
         return failed(error, relations, statement)
     if isinstance(error, Py4JJavaError):  # PySpark has no class for it
-        return StatementError(first_line(error), is_users=False)
+        return StatementError(relations.reason(error) or first_line(error), is_users=False)
     if isinstance(error, OverflowError | ValueError):
         return StatementError(f"a value has no form in Python ({first_line(error)}): {_AS_TEXT}", is_users=False)
     return error

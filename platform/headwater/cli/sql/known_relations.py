@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING
 from headwater.api.topic_admin import TopicAdmin
 from headwater.cli.pipeline.loading import load
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
-from headwater.cli.shell.options import client_security, command_config, settings
+from headwater.cli.shell.options import client_security, command_config, key_values, settings
 from headwater.cli.shell.output import note
 from headwater.pipelines.analysis.analysis import analyse
+from headwater.pipelines.archive.errors import ArchiveError
 from headwater.pipelines.datasource.brokers import Brokers, brokers
 from headwater.pipelines.formats.registry_client import RegistryError
 from headwater.pipelines.sql.registry_columns import Registered, RegistryColumns, own_registry
 from headwater.pipelines.sql.relations import Known, Relations, TopicFrames, delta_tables
 from headwater.pipelines.sql.topic_names import TopicNames
 from headwater.pipelines.sql_text import scanner
+from headwater.pipelines.unified.session_archives import SessionArchives
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headwater.cli.sql.options import SqlOptions
 
-__all__ = ["Cluster", "known_relations", "left_out"]
+__all__ = ["Cluster", "archives_of", "known_relations", "left_out"]
 
 
 class Cluster:
@@ -38,6 +40,20 @@ class Cluster:
     def relations(self, spark: SparkSession, known: Known, frames: TopicFrames | None = None) -> Relations:
         """The relations of a session."""
         return Relations(spark, self.where, self.topics, known, frames)
+
+
+def archives_of(options: SqlOptions) -> SessionArchives:
+    """The archives that the options declare. Raises PipelineError and CliError."""
+    if options.archive is None:
+        return SessionArchives()
+    try:
+        # The variables of two files are the pipeline's; those of its archives have the values of their own file.
+        found = SessionArchives.of(
+            options.archive, key_values(options.assignments if options.file is None else (), "--set")
+        )
+    except ArchiveError as error:
+        raise CliError("sql", f"--archive: {error}") from None
+    return found
 
 
 def known_relations(spark: SparkSession, cluster: Cluster, options: SqlOptions, tables: Mapping[str, str]) -> Known:

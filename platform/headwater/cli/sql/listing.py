@@ -66,7 +66,7 @@ def relations_listed(
     """
     schema = listing.schema.lower()
     topics = [name for name in relations.topics.all() if not name.startswith(INTERNAL_PREFIX)] if schema != LAKE else []
-    tables = list(relations.known.tables)
+    tables = list(relations.known.lake)
     if schema == LOG:
         found = [Relation(LOG, name, True) for name in topics]
     elif schema == LAKE:

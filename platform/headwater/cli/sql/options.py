@@ -21,6 +21,7 @@ class SqlOptions:
     bootstrap_servers: str | None = None
     file: str | None = None
     assignments: tuple[str, ...] = ()
+    archive: str | None = None
     deltas: tuple[str, ...] = ()
     registry: str | None = None
     catalog: str | None = None

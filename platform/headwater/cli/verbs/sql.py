@@ -28,11 +28,16 @@ from headwater.cli.sql.options import FOLLOWED_ROWS, SqlOptions
     help="Pipeline file, by which topics get typed columns and tables get names.",
 )
 @click.option(
+    "--archive",
+    type=click.Path(),
+    help="File that declares archives: the name of an archived topic is its table and, behind it, the log.",
+)
+@click.option(
     "--set",
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Value of a variable ${NAME} of the pipeline; may be repeated.",
+    help="Value of a variable ${NAME} of the pipeline, or of the archives' file without one; may be repeated.",
 )
 @click.option(
     "--delta", "deltas", multiple=True, metavar="NAME=PATH", help="Delta table to show as lake.NAME; may be repeated."
@@ -73,8 +78,9 @@ def sql(**given: object) -> None:
 
     Without -e and -f, statements are read from the terminal, each ended by a semicolon, or from standard input.
 
-    NAME is a topic (in backquotes if it has dots) with the columns that --pipeline or the schema registry knows,
-    log.NAME its records as the log holds them, lake.NAME a Delta table of the pipeline or of --delta.
+    NAME is a topic (in backquotes if it has dots) with the columns that --pipeline or the schema registry knows, or an
+    archived topic's table together with the log (--archive); log.NAME are a topic's records as the log holds them,
+    lake.NAME is the table of an archive, or a Delta table of the pipeline or of --delta.
     """
     options = SqlOptions(**given)  # type: ignore[arg-type]
     options.check()

@@ -1,0 +1,1 @@
+"""The unified table of an archived topic: its Delta table, and behind it what the log alone has."""

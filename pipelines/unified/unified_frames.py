@@ -1,0 +1,170 @@
+"""The frames of a session's names where archives are declared: an archived topic's name is its unified table.
+
+A statement's frames decide the state of each topic once (`unified_offsets`), before Spark plans anything: all its scans
+of the topic, whichever halves they read, agree.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+from headwater.pipelines.archive.archived_columns import archived_columns
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.rows import table_columns
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.definition import FROM_REGISTRY, Loaded
+from headwater.pipelines.errors import PipelineError
+from headwater.pipelines.loads.errors import LoadError, LoadFailed
+from headwater.pipelines.loads.offsets.log_state import log_state
+from headwater.pipelines.loads.offsets.planning import LogState
+from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, table_offsets
+from headwater.pipelines.spark.spark_errors import first_line
+from headwater.pipelines.sql.relations import PresentFrames, UnreadableRelationError
+from headwater.pipelines.unified.unified_offsets import UnifiedOffsets, decide
+from headwater.pipelines.unified.unified_rows import unified_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from headwater.pipelines.sources.known_columns import KnownColumns
+
+__all__ = ["UnifiedFrames", "present_offsets"]
+
+#: Looks at table and log that do not fit together: the archive commits, retention runs, leaders change between them.
+LOOKS_MAX: Final = 4
+LOOK_AGAIN_S: Final = 0.25
+#: What Spark, Delta and Hadoop say of a file that is gone.
+_GONE: Final = ("FILE_NOT_EXIST", "FileNotFoundException", "DELTA_FILE_NOT_FOUND", "does not exist")
+
+
+def present_offsets(
+    spec: TopicArchiveSpec,
+    table: Callable[[], TableOffsets | None],
+    log: Callable[[], LogState],
+    pause: Callable[[float], None] = time.sleep,
+) -> UnifiedOffsets:
+    """The state of an archived topic now. The table is asked before the log, which is then at least as far.
+
+    Where the log begins behind the table, retention may have followed a commit between the two looks: a newer version
+    has what the log has lost.
+
+    Raises what `decide`, `table` and `log` do, and ArchiveFailed if both change all the time.
+    """
+    for look in range(1, LOOKS_MAX + 1):
+        asked, known = table(), log()
+        ends = {} if asked is None else asked.ends
+        if any(first > ends.get(partition, 0) for partition, first in known.first.items()) and table() != asked:
+            continue
+        try:
+            return decide(spec, asked, known)
+        except ArchiveFailed:
+            if look == LOOKS_MAX:
+                raise
+            pause(LOOK_AGAIN_S)
+    raise ArchiveFailed(
+        f"the table {spec.table} got a new version at each of {LOOKS_MAX} looks: run the statement again"
+    )
+
+
+class UnifiedFrames:
+    """See the module, and `TopicFrames`. Topics without an archive have the frames of `PresentFrames`."""
+
+    def __init__(
+        self, spark: SparkSession, brokers: Brokers, archives: Mapping[str, TopicArchiveSpec], loaded: Loaded
+    ) -> None:
+        """`loaded` declares the archives' topics."""
+        self.spark = spark
+        self.brokers = brokers
+        self.archives = archives
+        self.present = PresentFrames(spark, brokers)
+        self._loaded = loaded
+        self._columns: dict[str, tuple[KnownColumns, StructType]] = {}
+
+    def of_statement(self) -> StatementFrames:
+        """The frames of one statement."""
+        return StatementFrames(self)
+
+    def columns(self, spec: TopicArchiveSpec) -> tuple[KnownColumns, StructType]:
+        """The columns of a topic, and those of its rows. A registry is asked each time, as by the archive's rounds.
+
+        Raises PipelineError and ArchiveError.
+        """
+        topic = spec.topic
+        declared = self._loaded.pipeline.topics.get(topic)
+        may_change = declared is not None and (
+            FROM_REGISTRY in (declared.schema_source, declared.key_schema) or bool(declared.events)
+        )
+        found = self._columns.get(topic)
+        if found is None or may_change:
+            known = archived_columns(self.spark, self._loaded, topic, self.brokers)
+            schema = table_columns(self.spark, known, topic, keeps_value=spec.raw, headers=spec.headers)
+            found = self._columns[topic] = known, schema
+        return found
+
+
+class StatementFrames:
+    """The frames of one statement, used by one thread at a time."""
+
+    def __init__(self, session: UnifiedFrames) -> None:
+        self._session = session
+        self._decided: dict[str, UnifiedOffsets] = {}
+
+    def of_statement(self) -> StatementFrames:
+        """The frames of another statement."""
+        return StatementFrames(self._session)
+
+    def log(self, topic: str, *, pushdown: bool) -> DataFrame:
+        """`log.NAME`."""
+        return self._session.present.log(topic, pushdown=pushdown)
+
+    def rows(self, topic: str, known: KnownColumns, *, pushdown: bool) -> DataFrame:
+        """`NAME`. Raises UnreadableRelationError."""
+        session = self._session
+        spec = session.archives.get(topic)
+        if spec is None:
+            return session.present.rows(topic, known, pushdown=pushdown)
+        try:
+            offsets = self._decided.get(topic)
+            if offsets is None:
+                offsets = self._decided[topic] = present_offsets(
+                    spec, lambda: table_offsets(spec.table), lambda: log_state(session.brokers, topic)
+                )
+            # After the offsets: a schema that was registered for one of their records is known then.
+            own, schema = session.columns(spec)
+            return unified_rows(session.spark, session.brokers, spec, offsets, own, schema, pushdown=pushdown)
+        except (ArchiveError, LoadError, SeamError) as error:
+            raise UnreadableRelationError(self._refused(spec, str(error))) from None
+        except PipelineError as error:
+            raise UnreadableRelationError(self._refused(spec, str(error.problems[0]))) from None
+        except (ArchiveFailed, LoadFailed) as error:
+            raise UnreadableRelationError(self._refused(spec, str(error)), is_users=False) from None
+
+    @staticmethod
+    def _refused(spec: TopicArchiveSpec, why: str) -> str:
+        topic = spec.topic
+        name = topic if re.fullmatch(r"\w+", topic) else f"`{topic}`"
+        lake = re.sub(r"\W", "_", topic)
+        return (
+            f"{topic} and its table {spec.table} cannot be read as one: {why}; log.{name} has the log alone, "
+            f"lake.{lake} the table"
+        )
+
+    def decided_lines(self) -> list[str]:
+        """What was decided, as lines of EXPLAIN."""
+        return [line for _, offsets in sorted(self._decided.items()) for line in offsets.lines()]
+
+    def reason(self, error: Exception) -> str:
+        """Why a statement of these frames failed, where Spark's error does not tell; '' if it does."""
+        text = str(error)
+        for offsets in self._decided.values():
+            if offsets.version >= 0 and offsets.table in text and any(word in text for word in _GONE):
+                return (
+                    f"version {offsets.version} of the table {offsets.table} lost files while the statement read it "
+                    f"(VACUUM with too short a retention?): run the statement again ({first_line(error)[:200]})"
+                )
+        return ""

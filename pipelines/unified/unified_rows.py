@@ -1,0 +1,89 @@
+"""The rows of a unified table: those of Delta at a version, and those of the log's offsets behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+from headwater.pipelines.archive.errors import ArchiveError
+from headwater.pipelines.archive.rows import rows_of
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.loads.targets.schemas import misfit
+from headwater.pipelines.sources import decoding
+from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.unified.unified_offsets import UnifiedOffsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from headwater.pipelines.sources.known_columns import KnownColumns
+
+__all__ = ["joined_halves", "unified_rows"]
+
+
+def unified_rows(
+    spark: SparkSession,
+    brokers: Brokers,
+    spec: TopicArchiveSpec,
+    offsets: UnifiedOffsets,
+    known: KnownColumns,
+    schema: StructType,
+    *,
+    pushdown: bool,
+) -> DataFrame:
+    """The rows of a topic's table and tail: each committed record once, in the table's columns.
+
+    Args:
+        schema: The columns that the archive gives to records now (`table_columns`).
+        pushdown: See `topic.batch_between`.
+
+    Raises ArchiveError if records would not fit the table any more, and Spark's errors about the table.
+    """
+    lake = None
+    if offsets.version >= 0:
+        lake = spark.read.format("delta").option("versionAsOf", offsets.version).load(offsets.table)
+        found = misfit(lake.schema.json(), schema.json(), merge=True)
+        if found is not None:
+            raise ArchiveError(f"{found} in the table {offsets.table}: the archive needs another table")
+    tail = None
+    if offsets.tail:
+        declared = known.topics.get(offsets.topic)
+        records = topic_source.batch_of_ranges(
+            spark,
+            brokers,
+            offsets.topic,
+            offsets.topic_id,
+            offsets.tail,
+            headers=spec.headers or decoding.topic_needs_headers(known, offsets.topic),
+            json_fields=decoding.topic_json_fields(known, offsets.topic),
+            pushdown=pushdown,
+            disorder_ms=None if declared is None else declared.timestamp_disorder_ms,
+        )
+        tail = rows_of(
+            records,
+            known,
+            offsets.topic,
+            keeps_value=spec.raw,
+            headers=spec.headers,
+            with_headers=spec.headers,
+        )
+    return joined_halves(spark, lake, tail, schema)
+
+
+def joined_halves(spark: SparkSession, lake: DataFrame | None, tail: DataFrame | None, schema: StructType) -> DataFrame:
+    """The rows of both, by the names of their columns; a column that one of them lacks is null there.
+
+    A half that has no rows is None, and is left out of the plan. `schema` has the columns of the tail.
+    """
+    if lake is None:
+        return spark.createDataFrame([], schema) if tail is None else tail
+    if tail is not None:
+        return lake.unionByName(tail, allowMissingColumns=True)
+    from pyspark.sql import functions as f
+
+    present = {name.lower() for name in lake.columns}
+    missing = [field for field in schema.fields if field.name.lower() not in present]
+    return (
+        lake.select("*", *(f.lit(None).cast(each.dataType).alias(each.name) for each in missing)) if missing else lake
+    )

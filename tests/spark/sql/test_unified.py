@@ -1,0 +1,393 @@
+"""The unified table of an archived topic, on a real broker, Spark and Delta: `NAME`, `log.NAME`, `lake.NAME`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from deltalake import DeltaTable
+
+import headwater
+from headwater.pipelines.archive.archive_file import parse_archive
+from headwater.pipelines.archive.running import ArchiveRun
+from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.seam.table_offsets import table_offsets
+from headwater.pipelines.spark import jvm
+from headwater.pipelines.sql.relations import Known
+from headwater.pipelines.sql.statement import failed, planned_lines
+from headwater.pipelines.sql.statement_errors import StatementError
+from headwater.pipelines.unified.session_archives import SessionArchives
+from headwater.pipelines.unified.unified_frames import UnifiedFrames
+from headwater.pipelines.unified.unified_offsets import decide
+
+pytestmark = pytest.mark.slow
+
+JSON = """
+topics:
+  "@flights": {value: json, schema: flight.json}
+archive:
+  root: lake
+  topics:
+    "@flights": {}
+"""
+FIELDS = {"id": {"type": "integer"}, "carrier": {"type": "string"}}
+
+
+class Unified:
+    """A SQL lab whose topics are archived below its folder; statements know the archives from `declare` on."""
+
+    def __init__(self, lab: Any, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.text = ""
+        self.schema(FIELDS)
+
+    def schema(self, fields: dict[str, Any]) -> None:
+        (self.folder / "flight.json").write_text(json.dumps({"type": "object", "properties": fields}))
+
+    def declare(self, text: str) -> None:
+        self.text = self.lab.name(text)
+        self.file = str(self.folder / "archive.yaml")
+        Path(self.file).write_text(self.text)
+        archives = SessionArchives.of(self.file, {})
+        self.lab.with_known(archives.known(Known()), archives.frames(self.lab.spark, self.lab.servers))
+
+    def archive(self) -> None:
+        """Let the tables catch up."""
+        specs, loaded = parse_archive(
+            self.text, "archive.yaml", {}, str(self.folder), {}, lambda path: (self.folder / path).read_text()
+        )
+        run = ArchiveRun(specs, loaded, self.lab.servers, file_system)
+        assert run.run_once(lambda: self.lab.spark) == []
+
+    def flights(self, numbers: Sequence[int], partition: int = 0, **more: Any) -> None:
+        producer = Producer({"bootstrap.servers": self.lab.servers})
+        for n in numbers:
+            value = json.dumps({"id": n, "carrier": f"C{n % 3}"} | more)
+            producer.produce(self.lab.name("@flights"), value, f"k{n}", partition=partition, headers=[("n", str(n))])
+        assert producer.flush(30) == 0
+
+    def ids(self) -> list[int | None]:
+        return [row[0] for row in self.lab.rows("SELECT id FROM @flights ORDER BY _partition, _offset")]
+
+    @property
+    def table(self) -> str:
+        return str(self.folder / "lake" / self.lab.name("@flights"))
+
+    def failure(self, text: str) -> str:
+        with pytest.raises(StatementError) as caught:
+            self.lab.rows(text)
+        return caught.value.message
+
+
+@pytest.fixture
+def unified(lab: Any, tmp_path: Path) -> Unified:
+    return Unified(lab, tmp_path)
+
+
+@pytest.fixture
+def half(unified: Unified) -> Unified:
+    """20 archived flights in two partitions, and 10 behind them in each."""
+    unified.lab.create("@flights", 2)
+    unified.declare(JSON)
+    for partition in range(2):
+        unified.flights(range(10), partition)
+    unified.archive()
+    for partition in range(2):
+        unified.flights(range(10, 20), partition)
+    return unified
+
+
+def test_a_name_is_the_table_and_the_log_behind_it_and_each_half_has_a_name(half: Unified) -> None:
+    lab = half.lab
+    assert half.ids() == [*range(20)] * 2
+    assert lab.one("SELECT count(*) FROM lake.@flights") == 20
+    assert lab.one("SELECT count(*) FROM log.@flights") == 40
+    columns = ["_partition", "_offset", "_timestamp", "_key", "id", "carrier", "_headers", "_error", "_value"]
+    assert lab.frame("SELECT * FROM @flights").columns == columns
+    assert lab.frame("SELECT * FROM lake.@flights").schema == lab.frame("SELECT * FROM @flights").schema
+    before = lab.rows("SELECT * FROM @flights ORDER BY _partition, _offset")
+    half.archive()
+    assert lab.rows("SELECT * FROM lake.@flights ORDER BY _partition, _offset") == before, "decoded as it is archived"
+    # With nothing behind the table, the log has no part in the plan.
+    frame = lab.frame("SELECT * FROM @flights")
+    assert "headwater" not in jvm.physical_plan_text(frame)
+    assert sorted(map(tuple, frame.collect()), key=lambda row: row[:2]) == before
+
+
+def test_until_there_is_a_table_the_name_is_the_log_in_the_tables_columns(unified: Unified) -> None:
+    lab = unified.lab
+    lab.create("@flights", 2)
+    unified.declare(JSON)
+    empty = lab.frame("SELECT * FROM @flights")
+    assert empty.collect() == []
+    unified.flights(range(3), 1)
+    before = lab.frame("SELECT * FROM @flights ORDER BY _offset")
+    assert before.schema == empty.schema
+    rows = before.collect()
+    unified.archive()
+    assert lab.frame("SELECT * FROM @flights ORDER BY _offset").collect() == rows
+    assert [row.id for row in rows] == [0, 1, 2]
+    assert lab.rows("SHOW TABLES")  # Spark's own: lists nothing that it does not have
+
+
+def test_values_that_cannot_be_decoded_are_the_rows_that_the_archive_makes_of_them(half: Unified) -> None:
+    lab = half.lab
+    lab.produce("@flights", [(b"k", b"no JSON"), (None, None), (b"k", b'{"id": "x"}'), (b"k", b'{"id": 7.0}')])
+    query = "SELECT * FROM @flights WHERE _partition = 0 AND _offset >= 18 ORDER BY _offset"
+    before = lab.rows(query)
+    assert [row[7] is None for row in before] == [True, True, False, False, False, lab.rows(query)[5][7] is None]
+    assert before[2][7:] == ("the value is not JSON", b"no JSON")
+    assert before[0][6] == [("n", b"18")]
+    half.archive()
+    assert lab.rows(query.replace("@flights", "lake.@flights")) == before
+
+
+def test_a_statement_reads_one_state_however_often_it_names_the_topic(
+    half: Unified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = half.lab
+    decided: list[Any] = []
+
+    def commit_behind(*given: Any) -> Any:
+        """Records come, and the archive commits all of them, between the decision and the reading."""
+        decided.append(decide(*given))
+        half.flights(range(20, 25), 0)
+        half.archive()
+        return decided[-1]
+
+    monkeypatch.setattr(f"{UnifiedFrames.__module__}.decide", commit_behind)
+    text = "FROM @flights a FULL JOIN @flights b ON a._partition = b._partition AND a._offset = b._offset"
+    assert lab.rows(f"SELECT count(*), count(a.id), count(b.id) {text}") == [(40, 40, 40)]
+    assert len(decided) == 1
+    cte = "WITH c AS (SELECT * FROM @flights) SELECT (SELECT count(*) FROM c), (SELECT count(*) FROM c WHERE id < 5)"
+    assert lab.rows(cte) == [(45, 10)]
+    assert lab.rows("SELECT count(*), (SELECT count(*) FROM @flights WHERE _partition = 0) FROM @flights") == [(50, 30)]
+    lab.rows("CREATE TABLE @copy USING delta AS SELECT * FROM @flights")
+    assert lab.one("SELECT count(*) FROM @copy") == 55
+    assert lab.one("SELECT count(DISTINCT _partition, _offset) FROM @copy") == 55
+
+
+def test_commits_compaction_and_vacuum_between_decision_and_reading_double_or_lose_nothing(half: Unified) -> None:
+    lab = half.lab
+    frame = headwater.table(lab.spark, lab.name("@flights"), bootstrap_servers=lab.servers, archive=half.file)
+    half.archive()
+    table = DeltaTable(half.table)
+    table.optimize.compact()
+    table.vacuum(retention_hours=168, dry_run=False)
+    half.flights(range(20, 30), 1)
+    half.archive()
+    for _ in range(2):
+        assert frame.count() == 40
+        assert frame.where("_partition = 0").count() == 20
+        assert frame.select("_partition", "_offset").distinct().count() == 40
+    again = headwater.table(lab.spark, lab.name("@flights"), bootstrap_servers=lab.servers, archive=half.file)
+    assert again.count() == 50
+
+
+def test_each_record_is_there_once_while_the_archive_commits(half: Unified) -> None:
+    lab = half.lab
+    sent, ends = 40, threading.Event()
+
+    def go_on() -> None:
+        nonlocal sent
+        while not ends.is_set():
+            half.flights(range(5), 0)
+            sent += 5
+            half.archive()
+
+    archiving = threading.Thread(target=go_on)
+    archiving.start()
+    try:
+        seen = 0
+        while seen < 40 + 5 * 6:
+            least = sent
+            query = "SELECT count(*), count(DISTINCT _partition, _offset), max(_offset) FROM @flights"
+            ((rows, places, last),) = lab.rows(query)
+            assert rows == places == last + 1 + 20
+            assert rows >= least
+            seen = rows
+    finally:
+        ends.set()
+        archiving.join(120)
+
+
+def test_aborted_transactions_are_in_neither_half(half: Unified) -> None:
+    lab = half.lab
+    name = lab.name("@flights")
+    producer = Producer({"bootstrap.servers": lab.servers, "transactional.id": f"{name}-t"})
+    producer.init_transactions(30)
+    for number, commits in ((100, False), (101, True), (102, False)):
+        producer.begin_transaction()
+        producer.produce(name, json.dumps({"id": number}), partition=0)
+        producer.flush(30)
+        (producer.commit_transaction if commits else producer.abort_transaction)(30)
+    expected = [*range(20), 101, *range(20)]
+    assert half.ids() == expected
+    half.archive()
+    assert half.ids() == expected
+    producer.begin_transaction()
+    producer.produce(name, json.dumps({"id": 103}), partition=0)
+    producer.flush(30)
+    assert half.ids() == expected, "an open transaction is beyond the end"
+    producer.abort_transaction(30)
+
+
+def test_partitions_that_are_added_begin_with_their_log(half: Unified) -> None:
+    lab = half.lab
+    client = AdminClient({"bootstrap.servers": lab.servers})
+    client.create_partitions([NewPartitions(lab.name("@flights"), 3)])[lab.name("@flights")].result(60)
+    half.flights(range(100, 103), 2)
+    assert half.ids() == [*range(20), *range(20), 100, 101, 102]
+    half.archive()
+    assert half.ids() == [*range(20), *range(20), 100, 101, 102]
+
+
+def test_a_column_that_one_half_lacks_is_null_there(half: Unified) -> None:
+    lab = half.lab
+    half.schema(FIELDS | {"delay": {"type": "number"}})
+    half.declare(JSON.replace("root: lake", "root: lake\n  merge_schema: true"))
+    half.flights([20], 1, delay=2.5)
+    query = "SELECT id, delay FROM @flights WHERE delay IS NOT NULL OR id IN (0, 19)"
+    expected = [(0, None), (0, None), (19, None), (19, None), (20, 2.5)]
+    assert sorted(lab.rows(query), key=repr) == expected
+    half.archive()
+    assert sorted(lab.rows(query), key=repr) == expected
+    # Records without the column again: it is the table's.
+    half.schema({"id": {"type": "integer"}})
+    half.declare(JSON)
+    half.flights([21], 1)
+    assert lab.rows("SELECT id, carrier, delay FROM @flights WHERE id > 19 ORDER BY id") == [
+        (20, "C2", 2.5), (21, None, None),
+    ]  # fmt: skip
+    half.schema({"id": {"type": "string"}})
+    half.declare(JSON)
+    assert "column id was long and is string now in the table" in half.failure("SELECT * FROM @flights")
+
+
+def test_a_topic_that_was_made_anew_is_refused_with_table_and_ids(half: Unified) -> None:
+    lab = half.lab
+    [old] = {table_offsets(half.table).topic_id}  # type: ignore[union-attr]
+    lab.admin.delete_topics([lab.name("@flights")])
+    lab.create("@flights", 2)
+    half.flights(range(3), 0)
+    told = half.failure("SELECT * FROM @flights")
+    assert f"the table {half.table} is the archive of topic {lab.name('@flights')} with the id {old}" in told
+    assert "a topic that was made anew needs another table" in told
+    assert lab.name("log.@flights has the log alone, lake.@flights the table") in told
+    assert lab.one("SELECT count(*) FROM log.@flights") == 3
+    assert lab.one("SELECT count(*) FROM lake.@flights") == 20
+    with pytest.raises(StatementError, match="made anew"):
+        headwater.table(lab.spark, lab.name("@flights"), bootstrap_servers=lab.servers, archive=half.file)
+    # A table of the catalog that has the topic's name is not read in its stead.
+    lab.rows("CREATE TABLE default.@flights USING delta AS SELECT 1 AS one")
+    assert "made anew" in half.failure("SELECT * FROM @flights")
+
+
+def test_a_table_that_is_no_archives_is_refused(unified: Unified) -> None:
+    lab = unified.lab
+    lab.create("@flights")
+    unified.declare(JSON)
+    lab.spark.range(3).write.format("delta").save(unified.table)
+    assert f"the table {unified.table} was not made by an archive" in unified.failure("SELECT * FROM @flights")
+    assert lab.one("SELECT count(*) FROM lake.@flights") == 3
+
+
+def test_a_gap_between_table_and_log_is_refused_or_left_out_as_declared(half: Unified) -> None:
+    lab = half.lab
+    client = AdminClient({"bootstrap.servers": lab.servers})
+    [deleted] = client.delete_records([TopicPartition(lab.name("@flights"), 0, 15)]).values()
+    deleted.result(60)
+    told = half.failure("SELECT count(*) FROM @flights")
+    assert f"the offsets 10 to 14 of {lab.name('@flights-0')} were deleted by retention" in told
+    assert half.table in told
+    half.declare(JSON.replace("root: lake", "root: lake\n  on_gap: record"))
+    assert half.ids() == [*range(10), *range(15, 20), *range(20)]
+    half.archive()
+    assert half.ids() == [*range(10), *range(15, 20), *range(20)]
+
+
+def test_a_topic_made_anew_or_records_deleted_before_a_frame_is_read_end_it(half: Unified) -> None:
+    lab = half.lab
+    frame: Callable[[], Any] = lambda: headwater.table(  # noqa: E731
+        lab.spark, lab.name("@flights"), bootstrap_servers=lab.servers, archive=half.file
+    )
+    one, two = frame(), frame()
+    client = AdminClient({"bootstrap.servers": lab.servers})
+    [deleted] = client.delete_records([TopicPartition(lab.name("@flights"), 0, 15)]).values()
+    deleted.result(60)
+    with pytest.raises(Exception, match=r"the offsets 10 to 14 were deleted \(by retention\) before they were read"):
+        one.count()
+    lab.admin.delete_topics([lab.name("@flights")])
+    lab.create("@flights", 2)
+    for partition in range(2):
+        half.flights(range(30), partition)
+    with pytest.raises(Exception, match="was deleted and made anew"):
+        two.count()
+
+
+def test_files_that_are_gone_are_one_message_with_table_and_version(half: Unified) -> None:
+    lab = half.lab
+    version = table_offsets(half.table).version  # type: ignore[union-attr]
+    for file in Path(half.table).glob("*.parquet"):
+        file.unlink()
+    text = "SELECT sum(id) FROM @flights"
+    with pytest.raises(Exception) as caught:
+        lab.rows(text)
+    told = failed(caught.value, lab.relations, lab.statement(text))
+    assert f"version {version} of the table {half.table} lost files while the statement read it" in told.message
+    assert "\n" not in told.message
+
+
+def test_filters_reach_both_halves_and_explain_shows_the_state(half: Unified) -> None:
+    lab = half.lab
+    version = table_offsets(half.table).version  # type: ignore[union-attr]
+    text = "SELECT * FROM @flights WHERE _partition = 1 AND _offset >= 15"
+    told = planned_lines(lab.spark, lab.relations, lab.statement(f"EXPLAIN {text}"))
+    assert told == [
+        f"{lab.name('@flights')}: version {version} of {half.table}",
+        lab.name("@flights-0: offsets 10 to 19 (10) behind the table"),
+        lab.name("@flights-1: offsets 10 to 19 (10) behind the table"),
+        lab.name("@flights-1: offsets 15 to 19 (5)"),
+    ]
+    plan = jvm.physical_plan_text(lab.frame(text))
+    assert "EqualTo(_partition,1)" in plan
+    assert "GreaterThanOrEqual(_offset,15)" in plan
+    assert len(lab.rows(text)) == 5
+    moment = lab.one("SELECT max(_timestamp) FROM @flights")
+    late = f"SELECT * FROM @flights WHERE _timestamp > TIMESTAMP_MILLIS({int(moment.timestamp() * 1000) + 1})"
+    told = planned_lines(lab.spark, lab.relations, lab.statement(f"EXPLAIN {late}"))
+    assert len(told) == 3, "no range of the log is left"
+    assert "GreaterThan(_timestamp," in jvm.physical_plan_text(lab.frame(late))
+
+
+def test_headwater_table_and_sql_read_the_unified_table_and_the_topic_has_its_name(half: Unified) -> None:
+    lab = half.lab
+    given: dict[str, Any] = {"bootstrap_servers": lab.servers, "archive": half.file}
+    name = lab.name("@flights")
+    assert headwater.table(lab.spark, name, **given).count() == 40
+    assert headwater.table(lab.spark, f"log.{name}", **given).count() == 40
+    assert headwater.table(lab.spark, f"log.{name}", **given).columns[-1] == "headers"
+    assert headwater.table(lab.spark, f"lake.{name}", **given).count() == 20
+    assert headwater.table(lab.spark, name, bootstrap_servers=lab.servers).columns[0] == "key", "without archives"
+    query = f"SELECT a.id FROM {name} a JOIN {name} b USING (_partition, _offset) WHERE a.id >= :low"
+    assert headwater.sql(lab.spark, query, {"low": 18}, **given).count() == 4
+
+
+def test_without_a_broker_the_table_alone_is_not_taken_for_the_whole(half: Unified) -> None:
+    lab = half.lab
+
+    def fails() -> list[str]:
+        raise ConnectionError("no broker answers")
+
+    lab.relations.topics._list = fails
+    lab.relations.topics._known_at = float("-inf")
+    with pytest.raises(ConnectionError):
+        lab.rows("SELECT count(*) FROM @flights")
+    assert lab.one("SELECT count(*) FROM lake.@flights") == 20
