@@ -21,9 +21,10 @@ from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.offsets.log_state import log_state
 from headwater.pipelines.loads.offsets.planning import LogState
-from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, table_offsets
+from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets
 from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.sql.relations import PresentFrames, UnreadableRelationError
+from headwater.pipelines.unified.newest_offsets import newest_offsets
 from headwater.pipelines.unified.unified_offsets import UnifiedOffsets, decide
 from headwater.pipelines.unified.unified_rows import unified_rows
 
@@ -132,7 +133,7 @@ class StatementFrames:
             offsets = self._decided.get(topic)
             if offsets is None:
                 offsets = self._decided[topic] = present_offsets(
-                    spec, lambda: table_offsets(spec.table), lambda: log_state(session.brokers, topic)
+                    spec, lambda: newest_offsets(session.spark, spec.table), lambda: log_state(session.brokers, topic)
                 )
             # After the offsets: a schema that was registered for one of their records is known then.
             own, schema = session.columns(spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.errors import ArchiveError, other_topic
@@ -13,10 +14,12 @@ from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.ranges import Range
 from headwater.pipelines.seam.table_offsets import TableOffsets
 
-__all__ = ["UnifiedOffsets", "decide"]
+__all__ = ["APPEND", "UPSERT", "UnifiedOffsets", "decide"]
 
 _ALL = 1 << 62
-_APPEND = "append"
+#: How records become rows of a table (`seam.marks.MODE_PROPERTY`): a row each, or the last one of each key.
+APPEND: Final = "append"
+UPSERT: Final = "upsert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class UnifiedOffsets:
     Attributes:
         version: The table's version; -1 if the archive has none yet.
         tail: The log's offsets that the table lacks, from the first to before the second, by partition; none is empty.
+        mode: How records become rows of the table.
     """
 
     topic: str
@@ -35,6 +39,7 @@ class UnifiedOffsets:
     table: str
     version: int
     tail: Mapping[int, Range] = field(default_factory=dict)
+    mode: str = APPEND
 
     def lines(self) -> list[str]:
         """The state as lines of EXPLAIN.
@@ -69,9 +74,11 @@ def decide(spec: TopicArchiveSpec, table: TableOffsets | None, log: LogState) ->
         return UnifiedOffsets(log.topic, log.topic_id, spec.table, -1, tail)
     if table.topic_id != log.topic_id:
         raise ArchiveError(other_topic(spec.table, table.topic, table.topic_id, spec.topic, log.topic_id))
-    if table.mode != _APPEND:
+    if table.mode not in (APPEND, UPSERT):
         raise ArchiveError(
             f"the table {spec.table} is an archive of the mode {table.mode}, which cannot be read together with the log"
         )
     plan = plan_round(ArchiveState(table.ends), log, log.first, on_gap=spec.on_gap, offsets_max=_ALL)
-    return UnifiedOffsets(log.topic, log.topic_id, spec.table, table.version, dict(sorted(plan.ranges.items())))
+    return UnifiedOffsets(
+        log.topic, log.topic_id, spec.table, table.version, dict(sorted(plan.ranges.items())), table.mode
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -17,11 +18,13 @@ import headwater
 from headwater.pipelines.archive.archive_file import parse_archive
 from headwater.pipelines.archive.running import ArchiveRun
 from headwater.pipelines.file_systems.opening import file_system
-from headwater.pipelines.seam.table_offsets import table_offsets
+from headwater.pipelines.seam.marks import MODE_PROPERTY
+from headwater.pipelines.seam.table_offsets import SeamError, table_offsets
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql.relations import Known
 from headwater.pipelines.sql.statement import failed, planned_lines
 from headwater.pipelines.sql.statement_errors import StatementError
+from headwater.pipelines.unified.newest_offsets import newest_offsets, offsets_by_spark
 from headwater.pipelines.unified.session_archives import SessionArchives
 from headwater.pipelines.unified.unified_frames import UnifiedFrames
 from headwater.pipelines.unified.unified_offsets import decide
@@ -134,7 +137,6 @@ def test_until_there_is_a_table_the_name_is_the_log_in_the_tables_columns(unifie
     unified.archive()
     assert lab.frame("SELECT * FROM @flights ORDER BY _offset").collect() == rows
     assert [row.id for row in rows] == [0, 1, 2]
-    assert lab.rows("SHOW TABLES")  # Spark's own: lists nothing that it does not have
 
 
 def test_values_that_cannot_be_decoded_are_the_rows_that_the_archive_makes_of_them(half: Unified) -> None:
@@ -330,6 +332,65 @@ def test_a_topic_made_anew_or_records_deleted_before_a_frame_is_read_end_it(half
         half.flights(range(30), partition)
     with pytest.raises(Exception, match="was deleted and made anew"):
         two.count()
+
+
+def test_in_a_table_by_key_the_last_record_behind_it_replaces_the_row_and_a_tombstone_deletes_it(half: Unified) -> None:
+    lab = half.lab
+    # Ten keys in each partition; the records behind the table have ten others.
+    lab.spark.sql(f"ALTER TABLE delta.`{half.table}` SET TBLPROPERTIES ('{MODE_PROPERTY}' = 'upsert')")
+    assert half.ids() == [*range(20)] * 2
+    half.flights([3, 3, 15], 0, carrier="new")
+    lab.produce("@flights", [(b"k4", None), (b"k5", None), (b"k5", b'{"id": 500}'), (b"k6", b"no JSON")], 0)
+    lab.produce("@flights", [(b"k7", None)], 1)
+    rows = lab.rows("SELECT _key, id, carrier, _error, _offset FROM @flights WHERE _partition = 0")
+    found = {row[0]: row[1:] for row in rows}
+    assert len(rows) == len(found) == 19
+    assert found[b"k2"] == (2, "C2", None, 2)
+    assert found[b"k3"] == (3, "new", None, 21)
+    assert found[b"k15"] == (15, "new", None, 22)
+    assert b"k4" not in found
+    assert found[b"k5"] == (500, None, None, 25)
+    assert found[b"k6"] == (None, None, "the value is not JSON", 26)
+    assert lab.one("SELECT count(*) FROM @flights WHERE _partition = 1") == 19
+    assert lab.one("SELECT count(*) FROM @flights WHERE _partition = 1 AND _key = CAST('k7' AS BINARY)") == 0
+    assert lab.one("SELECT count(*) FROM @flights WHERE _offset < 10 AND carrier = 'new'") == 0
+    both = "SELECT count(*) FROM @flights a JOIN @flights b USING (_partition, _offset)"
+    assert lab.one(both) == 38
+
+
+@pytest.mark.parametrize(
+    ("value", "raw", "values"),
+    [("raw", False, [b"a2", b"b"]), ("string", False, ["a2", "b"]), ("string", True, ["a2", "b"])],
+)
+def test_tombstones_of_values_without_columns_delete_their_keys(
+    unified: Unified, value: str, raw: bool, values: list[Any]
+) -> None:
+    lab = unified.lab
+    lab.create("@texts")
+    declared = f'topics: {{"@texts": {{value: {value}}}}}'
+    unified.declare(f'{declared}\narchive: {{root: lake, raw: {str(raw).lower()}, topics: {{"@texts": }}}}')
+    lab.produce("@texts", [(b"a", b"a1"), (b"b", b"b"), (b"c", b"c")])
+    unified.archive()
+    table = unified.folder / "lake" / lab.name("@texts")
+    lab.spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('{MODE_PROPERTY}' = 'upsert')")
+    lab.produce("@texts", [(b"a", b"a2"), (b"c", None), (b"d", b"d"), (b"d", None)])
+    assert sorted(row[0] for row in lab.rows("SELECT value FROM @texts")) == values
+
+
+def test_spark_and_delta_rs_read_the_same_offsets_of_a_table(half: Unified) -> None:
+    by_spark = offsets_by_spark(half.lab.spark, half.table)
+    assert by_spark is not None
+    assert by_spark.ends == {0: 10, 1: 10}
+    for path in (half.table, f"file://{half.table}"):
+        found = newest_offsets(half.lab.spark, path)
+        assert found is not None
+        assert dataclasses.replace(found, committed_ms=0) == dataclasses.replace(by_spark, committed_ms=0)
+    assert offsets_by_spark(half.lab.spark, f"{half.table}-none") is None
+    half.lab.spark.range(1).write.format("delta").save(f"{half.table}-other")
+    with pytest.raises(SeamError, match="was not made by an archive"):
+        offsets_by_spark(half.lab.spark, f"{half.table}-other")
+    with pytest.raises(SeamError, match="cannot be read"):
+        newest_offsets(half.lab.spark, "nothing://host/table")
 
 
 def test_files_that_are_gone_are_one_message_with_table_and_version(half: Unified) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.cli.sql.listing import Relation, parse_listing, relations_listed
-from headwater.pipelines.sql.relations import Known
+from headwater.pipelines.sql.relations import Known, archive_tables
 from headwater.pipelines.sql.topic_names import TopicNames
 
 
@@ -36,6 +36,22 @@ def test_a_schema_and_a_pattern_select() -> None:
     assert listed("show tables from log like 'FL*|x'") == [Relation("log", "flights", True)]
     assert listed("SHOW TABLES 'd*'") == [Relation("", "delays", True)]
     assert listed("SHOW TABLES IN other") is None
+
+
+def test_the_tables_of_archives_are_in_lake_beside_their_topics() -> None:
+    known = Known(
+        tables={"old": "/lake/o"}, archives=archive_tables({"flights": "/lake/flights", "a.b": "/lake/a.b"}, {})
+    )
+    relations: Any = SimpleNamespace(topics=TopicNames(lambda: ["a.b", "flights"]), known=known)
+    asked = parse_listing("SHOW TABLES")
+    assert asked is not None
+    assert relations_listed(asked, relations, list) == [
+        Relation("", "a.b", True),
+        Relation("", "flights", True),
+        Relation("lake", "a_b", False),
+        Relation("lake", "flights", False),
+        Relation("lake", "old", False),
+    ]
 
 
 @pytest.mark.parametrize("text", ["SHOW TABLES IN", "SHOW TABLES x y", "SHOW TABLE EXTENDED LIKE 'a'", "SELECT 1"])

@@ -67,8 +67,9 @@ def test_a_table_beyond_the_logs_end_is_refused() -> None:
 def test_a_table_of_another_topic_or_mode_is_refused_with_both_ids() -> None:
     with pytest.raises(ArchiveError, match=f"{TABLE} is the archive of topic flights with the id old, .* has the id t"):
         decide(spec(), table(7, 4, topic_id="old"), log((0, 4)))
-    with pytest.raises(ArchiveError, match=f"{TABLE} is an archive of the mode upsert"):
-        decide(spec(), table(7, 4, mode="upsert"), log((0, 4)))
+    with pytest.raises(ArchiveError, match=f"{TABLE} is an archive of the mode other"):
+        decide(spec(), table(7, 4, mode="other"), log((0, 4)))
+    assert decide(spec(), table(7, 4, mode="upsert"), log((0, 6))).mode == "upsert"
 
 
 # -- two looks -------------------------------------------------------------------------------------------------------
