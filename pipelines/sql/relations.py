@@ -124,7 +124,7 @@ class TopicFrames(Protocol):
     def decided_lines(self) -> list[str]:
         """What these frames have decided, as lines of EXPLAIN."""
 
-    def reason(self, error: Exception) -> str:
+    def reason(self, error: Exception, statement: str) -> str:
         """Why a statement of these frames failed, where Spark's error does not tell; '' if it does."""
 
 
@@ -151,7 +151,7 @@ class PresentFrames:
         """Nothing."""
         return []
 
-    def reason(self, error: Exception) -> str:  # noqa: ARG002 - Spark's error tells
+    def reason(self, error: Exception, statement: str) -> str:  # noqa: ARG002 - Spark's error tells
         """None."""
         return ""
 
@@ -256,12 +256,15 @@ class Relations:
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
-    def begin(self, text: str) -> StatementRelations:
-        """Begin a statement: the views of the one before go, which have its ranges. What remains is the user's."""
+    def begin(self, text: str, frames: TopicFrames | None = None) -> StatementRelations:
+        """Begin a statement: the views of the one before go, which have its ranges. What remains is the user's.
+
+        `frames` are those of an earlier statement, whose decisions this one shares.
+        """
         with self._lock:
             before = self._drop_views()
             users = jvm.temporary_views(self._spark, LOG if self.has_log else "")
-            frames = self._frames.of_statement()
+            frames = self._frames.of_statement() if frames is None else frames
             self._current = StatementRelations(text, frames, users, scanner.target_of_view(text, LOG))
             if users:  # a user's view may name any of them
                 self._current.earlier = before
@@ -320,13 +323,14 @@ class Relations:
         schema = self._spark.catalog.currentDatabase()
         return len(name) == 1 and jvm.table_location(self._spark, schema, name[0]) is not None
 
-    def decided_lines(self) -> list[str]:
-        """What the last statement's frames have decided, as lines of EXPLAIN."""
-        return self._current.frames.decided_lines()
+    @property
+    def frames(self) -> TopicFrames:
+        """The frames of the last statement."""
+        return self._current.frames
 
     def reason(self, error: Exception) -> str:
         """Why the last statement failed, where Spark's error does not tell; '' if it does."""
-        return self._current.frames.reason(error)
+        return self._current.frames.reason(error, self._current.text)
 
     @property
     def missing(self) -> list[str]:

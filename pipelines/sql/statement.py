@@ -17,11 +17,13 @@ from headwater.pipelines.sql.relations import (
     Relations,
     StatementRelations,
     TakenError,
+    TopicFrames,
     UnreadableRelationError,
 )
 from headwater.pipelines.sql.statement_errors import (
     StatementError,
     explained,
+    is_mistake,
     missing_format,
     missing_relation,
     missing_relation_of_plan,
@@ -55,11 +57,14 @@ def analysed(
     *,
     narrows: bool = True,
     waits: Callable[[str], None] | None = None,
+    frames: TopicFrames | None = None,
 ) -> DataFrame:
     """The frame of a statement; `given` are the values of its parameters.
 
     A statement that changes Delta tables on local disks holds their locks while it runs. `waits` is called with a table
     while another process holds its lock, and may raise.
+
+    `frames` are those of an earlier statement that this one belongs to.
 
     With `narrows`, filters narrow the offsets to read, where the statement scans a topic once. The frame must then be
     used once, and as it is.
@@ -75,17 +80,23 @@ def analysed(
             held.enter_context(locked_tables(statement.text, relations.location, waits))
         except OSError as error:
             raise StatementError(f"the lock of a table cannot be held: {error}", is_users=False) from None
-        return _analysed(spark, relations, statement, values, narrows=narrows)
+        return _analysed(spark, relations, statement, values, frames, narrows=narrows)
 
 
 def _analysed(
-    spark: SparkSession, relations: Relations, statement: Statement, values: dict[str, Any], *, narrows: bool
+    spark: SparkSession,
+    relations: Relations,
+    statement: Statement,
+    values: dict[str, Any],
+    frames: TopicFrames | None,
+    *,
+    narrows: bool,
 ) -> DataFrame:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     reads_later = is_query(statement.text)
-    own = relations.begin(statement.text)
+    own = relations.begin(statement.text, frames)
     try:
         pushdown = narrows and (reads_later or (not own.users and names_once(statement.text)))
         relations.prepare(own, pushdown=pushdown)
@@ -123,7 +134,7 @@ def planned_lines(
         return []
     frame = analysed(spark, relations, dataclasses.replace(statement, text=text), given)
     planned = [planned_text(part) for scan in planned_offsets(frame) for part in scan]
-    return [*relations.decided_lines(), *planned]
+    return [*relations.frames.decided_lines(), *planned]
 
 
 def explained_query(text: str) -> str | None:
@@ -209,7 +220,7 @@ def failed(error: Any, relations: Relations, statement: Statement) -> StatementE
     """Spark's error about a statement as a line with place and hint."""
     reason = relations.reason(error)
     if reason:
-        return StatementError(reason, is_users=False)
+        return StatementError(reason, is_users=is_mistake(error))
     return explained(error, statement, lambda name: suggestion(relations, name))
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "NOT_FOUND",
     "StatementError",
     "explained",
+    "is_mistake",
     "missing_format",
     "missing_relation",
     "missing_relation_of_plan",
@@ -96,13 +97,18 @@ def missing_format(error: Exception) -> str | None:
     return None
 
 
-def explained(error: PySparkException, statement: Statement, suggest: Callable[[Name], str]) -> StatementError:
-    """Explain an error of Spark's; `suggest` returns the hint for an unknown relation, '' for none."""
+def is_mistake(error: Exception) -> bool:
+    """Whether an error of Spark's says that the statement is wrong, and not that a correct one failed."""
     from pyspark.errors import AnalysisException, ParseException
 
+    return isinstance(error, AnalysisException | ParseException)
+
+
+def explained(error: PySparkException, statement: Statement, suggest: Callable[[Name], str]) -> StatementError:
+    """Explain an error of Spark's; `suggest` returns the hint for an unknown relation, '' for none."""
     condition = error.getCondition() or ""
     given: dict[str, Any] = error.getMessageParameters() or {}
-    is_users = isinstance(error, AnalysisException | ParseException)
+    is_users = is_mistake(error)
     if condition == NOT_FOUND:
         name = name_of(given.get("relationName", ""))
         message = f"there is no topic, table or view '{'.'.join(name)}'"

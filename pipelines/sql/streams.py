@@ -57,7 +57,7 @@ class ArrivingFrames:
         """Nothing."""
         return []
 
-    def reason(self, error: Exception) -> str:  # noqa: ARG002 - Spark's error tells
+    def reason(self, error: Exception, statement: str) -> str:  # noqa: ARG002 - Spark's error tells
         """None."""
         return ""
 

@@ -42,6 +42,9 @@ LOOK_AGAIN_S: Final = 0.25
 #: What Spark, Delta and Hadoop say of a file that is gone.
 _GONE: Final = ("FILE_NOT_EXIST", "FileNotFoundException", "DELTA_FILE_NOT_FOUND", "does not exist")
 
+#: What Spark and Delta say of a statement that changes what it can only read.
+_NOT_WRITABLE: Final = ("UNSUPPORTED_INSERT", "DELTA_FAILED_SCAN_WITH_HISTORICAL_VERSION", "DELTA_UNSUPPORTED_SOURCE")
+
 
 def present_offsets(
     spec: TopicArchiveSpec,
@@ -159,10 +162,13 @@ class StatementFrames:
         """What was decided, as lines of EXPLAIN."""
         return [line for _, offsets in sorted(self._decided.items()) for line in offsets.lines()]
 
-    def reason(self, error: Exception) -> str:
+    def reason(self, error: Exception, statement: str) -> str:
         """Why a statement of these frames failed, where Spark's error does not tell; '' if it does."""
         text = str(error)
-        for offsets in self._decided.values():
+        for topic, offsets in self._decided.items():
+            target = rf"\b(?:INTO|OVERWRITE|UPDATE|FROM)\s+(?:TABLE\s+)?`?{re.escape(topic)}(?![\w.-])"
+            if any(code in text for code in _NOT_WRITABLE) and re.search(target, statement, re.IGNORECASE):
+                return f"{topic} is a topic and its archive's table, which statements only read: produce to the topic"
             if offsets.version >= 0 and offsets.table in text and any(word in text for word in _GONE):
                 return (
                     f"version {offsets.version} of the table {offsets.table} lost files while the statement read it "

@@ -122,6 +122,5 @@ def joined_halves(spark: SparkSession, lake: DataFrame | None, tail: DataFrame |
 
     present = {name.lower() for name in lake.columns}
     missing = [field for field in schema.fields if field.name.lower() not in present]
-    return (
-        lake.select("*", *(f.lit(None).cast(each.dataType).alias(each.name) for each in missing)) if missing else lake
-    )
+    # A projection also without any: Spark lets INSERT write into a view of a table alone.
+    return lake.select("*", *(f.lit(None).cast(each.dataType).alias(each.name) for each in missing))

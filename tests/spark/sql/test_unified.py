@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -122,6 +125,25 @@ def test_a_name_is_the_table_and_the_log_behind_it_and_each_half_has_a_name(half
     frame = lab.frame("SELECT * FROM @flights")
     assert "headwater" not in jvm.physical_plan_text(frame)
     assert sorted(map(tuple, frame.collect()), key=lambda row: row[:2]) == before
+
+
+@pytest.mark.parametrize("has_tail", [True, False])
+def test_no_statement_changes_a_unified_table(half: Unified, has_tail: bool) -> None:
+    lab = half.lab
+    if not has_tail:
+        half.archive()
+    version = table_offsets(half.table).version  # type: ignore[union-attr]
+    for text in (
+        "INSERT INTO @flights SELECT * FROM lake.@flights",
+        "INSERT INTO TABLE @flights TABLE @flights",
+        "INSERT OVERWRITE @flights SELECT * FROM lake.@flights",
+        "UPDATE @flights SET id = 2",
+        "DELETE FROM @flights WHERE id = 1",
+        "MERGE INTO @flights t USING (SELECT 1 AS a) s ON t.id = s.a WHEN MATCHED THEN DELETE",
+    ):
+        what = "is a topic and its archive's table, which statements only read: produce to the topic"
+        assert half.failure(text) == f"{lab.name('@flights')} {what}"
+    assert table_offsets(half.table).version == version  # type: ignore[union-attr]
 
 
 def test_until_there_is_a_table_the_name_is_the_log_in_the_tables_columns(unified: Unified) -> None:
@@ -334,6 +356,60 @@ def test_a_topic_made_anew_or_records_deleted_before_a_frame_is_read_end_it(half
         two.count()
 
 
+def decoded_alike(unified: Unified, topic: str) -> list[tuple[Any, ...]]:
+    """The rows of a topic, which are the same before and after they are archived."""
+    query = f"SELECT * FROM {topic} ORDER BY _partition, _offset"
+    before: list[tuple[Any, ...]] = unified.lab.rows(query)
+    unified.archive()
+    assert unified.lab.rows(query.replace("FROM ", "FROM lake.")) == before == unified.lab.rows(query)
+    return before
+
+
+def test_avro_is_decoded_by_its_registered_schema_with_headers(unified: Unified, registry: Any, schemas: Any) -> None:
+    import fastavro
+    from confluent_kafka.schema_registry import Schema
+
+    lab = unified.lab
+    lab.create("@orders")
+    record = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]}
+    number = schemas.register_schema(lab.name("@orders-value"), Schema(json.dumps(record), "AVRO"))
+    unified.declare(
+        f"registry: {{url: {registry.url}}}\ntopics: {{'@orders': {{value: avro, schema: registry}}}}\n"
+        "archive: {root: lake, topics: {'@orders': }}"
+    )
+    producer = Producer({"bootstrap.servers": lab.servers})
+    for n in range(5):
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, record, {"id": n})
+        framed = b"\0" + number.to_bytes(4, "big") + body.getvalue()
+        producer.produce(lab.name("@orders"), framed, headers=[("n", str(n)), ("none", None), ("n", b"\xff")])
+    producer.produce(lab.name("@orders"), b"not framed", headers=[("x", "")])
+    assert producer.flush(30) == 0
+    rows = decoded_alike(unified, "@orders")
+    assert [row[4] for row in rows] == [0, 1, 2, 3, 4, None]
+    assert rows[3][5] == [("n", b"3"), ("none", None), ("n", b"\xff")]
+    assert rows[5][5] == [("x", b"")]
+    assert rows[5][6] is not None
+
+
+def test_event_types_that_a_header_names_are_decoded_beside_it(unified: Unified) -> None:
+    lab = unified.lab
+    lab.create("@events")
+    unified.declare(
+        "topics: {'@events': {value: json, event_type: {header: type}, "
+        "events: {flight: {schema: flight.json}, other: {schema: flight.json}}}}\n"
+        "archive: {root: lake, topics: {'@events': }}"
+    )
+    producer = Producer({"bootstrap.servers": lab.servers})
+    for n, kind in enumerate(("flight", "other", "unknown")):
+        producer.produce(lab.name("@events"), json.dumps({"id": n}), headers=[("type", kind)])
+    producer.produce(lab.name("@events"), json.dumps({"id": 3}))
+    assert producer.flush(30) == 0
+    rows = decoded_alike(unified, "@events")
+    assert [row[4] for row in rows] == ["flight", "other", None, None]
+    assert [row[7] for row in rows] == [[("type", b"flight")], [("type", b"other")], [("type", b"unknown")], None]
+
+
 def test_in_a_table_by_key_the_last_record_behind_it_replaces_the_row_and_a_tombstone_deletes_it(half: Unified) -> None:
     lab = half.lab
     # Ten keys in each partition; the records behind the table have ten others.
@@ -439,6 +515,17 @@ def test_headwater_table_and_sql_read_the_unified_table_and_the_topic_has_its_na
     assert headwater.table(lab.spark, name, bootstrap_servers=lab.servers).columns[0] == "key", "without archives"
     query = f"SELECT a.id FROM {name} a JOIN {name} b USING (_partition, _offset) WHERE a.id >= :low"
     assert headwater.sql(lab.spark, query, {"low": 18}, **given).count() == 4
+
+
+def test_the_command_reads_it_by_the_file_of_its_archives(half: Unified) -> None:
+    statements = half.lab.name("SELECT count(*) AS n FROM @flights; SELECT count(*) AS n FROM lake.@flights")
+    command = ["sql", "-b", half.lab.servers, "--archive", half.file, "-o", "jsonl", "-e", statements]
+    done = subprocess.run(
+        [sys.executable, "-m", "headwater", *command],
+        capture_output=True, text=True, timeout=300, cwd=half.folder, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"n": 40}, {"n": 20}]
 
 
 def test_without_a_broker_the_table_alone_is_not_taken_for_the_whole(half: Unified) -> None:

@@ -145,6 +145,7 @@ class Executor:
             run.put([tuple(each) for each in listed])
             return
         offsets = [] if self.to else planned_lines(self.spark, self.relations, statement, self.values)
+        explained = self.relations.frames if offsets else None  # Spark's plan is of the same state
         told: list[str] = []
 
         def waits(table: str) -> None:
@@ -153,7 +154,7 @@ class Executor:
                 told.append(table)
                 note(f"another process changes {table}: the statement waits")
 
-        frame = analysed(self.spark, self.relations, statement, self.values, waits=waits)
+        frame = analysed(self.spark, self.relations, statement, self.values, waits=waits, frames=explained)
         if not frame.columns:
             return
         run.check()
