@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater.logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, ConfigDef, ConfigType, render
+from headwater.logtier.config.topic import HEADWATER_TOPIC_CONFIGS
 from headwater.logtier.config.unused import UNUSED
 
 _COMMAND: Final = "make docs"
@@ -47,7 +48,8 @@ def _topic_page() -> str:
         "# Configs of topics and groups",
         "",
         f"`{_COMMAND}` generates this page from the tables in the code. Names, types, defaults and meanings are those",
-        "of Apache Kafka 4.1. Every config can be set at the creation of a topic and altered later.",
+        "of Apache Kafka 4.1; configs of topics that Kafka lacks are marked. Every config can be set at the creation",
+        "of a topic and altered later.",
         "",
         *_table(TOPIC_CONFIGS),
         "",
@@ -64,7 +66,7 @@ def _table(configs: Mapping[str, ConfigDef]) -> list[str]:
     rows = ["| config | type | default | limits | meaning |", "|---|---|---|---|---|"]
     for name in sorted(configs):
         config = configs[name]
-        notes = [config.doc]
+        notes = [f"*Not in Kafka.* {config.doc}" if name in HEADWATER_TOPIC_CONFIGS else config.doc]
         if config.broker_configs:
             notes.append(f"Default: the broker's `{config.broker_configs[0]}`.")
         if config.dynamic:

@@ -106,6 +106,23 @@ class TopicConfig:
         "Replicas (partition:broker, or *) with throttled replication on the follower side.",
         replica_list(),
     )
+    headwater_archive_enable: bool = config(
+        ConfigType.BOOLEAN,
+        False,
+        "Whether headwater archive keeps the topic in a Delta table. The broker only stores the config.",
+    )
+    headwater_archive_table: str = config(
+        ConfigType.STRING,
+        "",
+        "Path or URL of the topic's archive table; empty for the archive's default. The broker only stores the config.",
+    )
+    headwater_archive_value: str = config(
+        ConfigType.STRING,
+        "raw",
+        "Format of the values in the archive: bytes (raw), text (string), or as the schema registry describes them "
+        "(registry). The broker only stores the config.",
+        one_of("raw", "string", "registry"),
+    )
     index_interval_bytes: int = config(
         ConfigType.INT,
         4096,
@@ -268,6 +285,15 @@ class TopicConfig:
 
 
 TOPIC_CONFIGS: Final[Mapping[str, ConfigDef]] = config_defs(TopicConfig)
+
+HEADWATER_TOPIC_CONFIGS: Final = frozenset(
+    {
+        "headwater.archive.enable",
+        "headwater.archive.table",
+        "headwater.archive.value",
+    }
+)
+"""Topic configs that Kafka does not have."""
 
 _UNIT_MS: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 

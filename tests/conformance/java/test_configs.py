@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headwater.logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, render
+from headwater.logtier.config.topic import HEADWATER_TOPIC_CONFIGS
 from headwater.logtier.config.unused import UNUSED
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ ADDED = {
     "connection.handshake.timeout.ms": "Kafka has no limit",
     "cold.read.max.bytes.per.second.per.core": "Kafka has no limit",
     "group.consumer.regex.refresh.interval.ms": "internal in Kafka",
+    **dict.fromkeys(HEADWATER_TOPIC_CONFIGS, "archives of topics and holds of retention"),
     "prometheus.host": "our metrics",
     "prometheus.port": "our metrics",
     "replica.alter.log.dirs.io.max.bytes.per.second": "Kafka takes it as a dynamic config only, from another table",

@@ -10,6 +10,7 @@ from headwater.logtier.config import (
     check_topic_overrides,
     render,
 )
+from headwater.logtier.config.topic import HEADWATER_TOPIC_CONFIGS
 
 # Names, types and defaults as Apache Kafka 4.1.1 answers DescribeConfigs for a new topic.
 KAFKA_4_1 = {
@@ -48,16 +49,24 @@ KAFKA_4_1 = {
     "unclean.leader.election.enable": (1, "false"),
 }
 
+# Those that Kafka has not.
+ADDED = {
+    "headwater.archive.enable": (1, "false"),
+    "headwater.archive.table": (2, ""),
+    "headwater.archive.value": (2, "raw"),
+}
+
 BROKER = BrokerConfig.from_properties()
 
 
-def test_the_table_is_kafkas() -> None:
+def test_the_table_is_kafkas_and_what_is_added_to_it() -> None:
     resolved = TopicConfig.resolve({}, BROKER)
     ours = {
         name: (int(definition.type), render(getattr(resolved, definition.attribute)))
         for name, definition in TOPIC_CONFIGS.items()
     }
-    assert ours == KAFKA_4_1
+    assert ours == KAFKA_4_1 | ADDED
+    assert ADDED.keys() == HEADWATER_TOPIC_CONFIGS
 
 
 def test_an_override_wins_over_the_broker_and_the_broker_over_the_default() -> None:
@@ -105,6 +114,9 @@ def test_topics_with_the_same_overrides_share_their_config() -> None:
         ({"unclean.leader.election.enable": "yes"}, "must be of type BOOLEAN"),
         ({"leader.replication.throttled.replicas": "*,0:1"}, "must be * or a list of partition:broker"),
         ({"follower.replication.throttled.replicas": "0-1"}, "must be * or a list of partition:broker"),
+        ({"headwater.archive.enable": "1"}, "headwater.archive.enable: must be of type BOOLEAN, not '1'"),
+        ({"headwater.archive.value": "avro"}, "headwater.archive.value: must be one of raw, string, registry, not"),
+        ({"headwater.archive.valu": "raw"}, "is not known; did you mean 'headwater.archive.value'?"),
         ({"min.cleanable.dirty.ratio": "nan"}, "must be of type DOUBLE"),
         ({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}, "is above max.compaction.lag.ms"),
     ],
