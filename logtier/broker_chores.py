@@ -10,6 +10,7 @@ from headwater.logtier.broker_stages import BrokerParts
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.log.retention_holds import RetentionHolds
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.network.listeners import Listeners
 from headwater.logtier.replication.replica_manager import ReplicaManager
@@ -38,6 +39,7 @@ async def begin_chores(config: BrokerConfig, parts: BrokerParts, clock: Clock, c
     services, log_manager = parts.services, parts.log_manager
     for chore in (
         _maintain(log_manager, parts.replica_manager, clock, _maintenance_interval_ms(config) / 1000),
+        _apply_held_retention(log_manager, parts.replica_manager, parts.holds),
         _make_missing_logs(parts.replica_manager, (services.groups, services.transactions)),
         _flush_much_data(log_manager),
         measure_loop_lag(services.metrics),
@@ -104,6 +106,19 @@ async def _maintain(log_manager: LogManager, replica_manager: ReplicaManager, cl
             logger.error("log maintenance failed: %s", error)
         except Exception:
             logger.exception("log maintenance failed")
+
+
+async def _apply_held_retention(
+    log_manager: LogManager, replica_manager: ReplicaManager, holds: RetentionHolds
+) -> None:
+    """Apply retention to the logs that groups hold, apart from the maintenance: a coordinator may answer late."""
+    while True:
+        interval_ms = log_manager.config.log_retention_check_interval_ms
+        await asyncio.sleep(max(interval_ms, MAINTENANCE_INTERVAL_MS_MIN) / 1000)
+        try:
+            await holds.apply_retention(log_manager.logs, replica_manager.high_watermark)
+        except Exception:
+            logger.exception("applying retention to logs with holds failed")
 
 
 async def _flush_much_data(log_manager: LogManager) -> None:

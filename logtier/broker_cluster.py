@@ -13,6 +13,7 @@ from headwater.logtier.cluster.log_dir_reports import LogDirReports
 from headwater.logtier.cluster.membership import ClusterMembership
 from headwater.logtier.cluster.peer_connections import PeerConnections
 from headwater.logtier.cluster.remote_changes import RemoteChanges
+from headwater.logtier.cluster.remote_group_offsets import RemoteGroupOffsets
 from headwater.logtier.cluster.remote_transactions import RemoteTransactions
 from headwater.logtier.cluster.restored_store import check_applied_changes, check_logs_not_ahead
 from headwater.logtier.cluster.session_watch import SessionWatch
@@ -21,6 +22,7 @@ from headwater.logtier.config.cluster import inter_broker_listener
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.registration import BrokerAddresses
 from headwater.logtier.group.coordinator import GroupCoordinator
+from headwater.logtier.group.hold_offsets import HoldOffsets
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.machine import Machine
@@ -220,6 +222,18 @@ class ClusterParts:
         self._closing.push_async_callback(ends.aclose)
         ends.start()
         return ends
+
+    def hold_offsets(self, services: Services) -> HoldOffsets:
+        """Return what asks all coordinators for the offsets of groups that hold back retention."""
+        checks = services.leadership_checks
+        assert checks is not None
+        return HoldOffsets(
+            self._config.node_id,
+            services.groups,
+            lambda: self._follower.image,
+            checks.check,
+            RemoteGroupOffsets(self._connections.peers.sender(Purpose.GROUP_OFFSETS)).committed,
+        )
 
     async def leave(self) -> None:
         """Let other brokers lead this broker's partitions, as far as they can, then leave the cluster.

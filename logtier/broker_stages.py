@@ -15,6 +15,7 @@ from headwater.logtier.controller.bootstrap import bootstrap, bootstrap_cluster
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.controller.metadata_changes import MetadataChanges
 from headwater.logtier.group.coordinator import GroupCoordinator
+from headwater.logtier.group.hold_offsets import HoldOffsets
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.handlers.dispatcher import Dispatcher
 from headwater.logtier.handlers.quotas.configured_quotas import configured_quotas
@@ -24,6 +25,7 @@ from headwater.logtier.log.cleaning.cleaner import LogCleaner
 from headwater.logtier.log.durability import Post
 from headwater.logtier.log.folders.log_directory import stored_cluster_ids
 from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.log.retention_holds import RetentionHolds
 from headwater.logtier.machine import Machine
 from headwater.logtier.metadata.acl_follower import configured_authorizer
 from headwater.logtier.metadata.change_list import OrderedMetadataStore
@@ -78,6 +80,7 @@ class BrokerParts:
     log_manager: LogManager
     replica_manager: ReplicaManager
     cleaner: LogCleaner
+    holds: RetentionHolds
     services: Services
     listeners: Listeners
 
@@ -105,7 +108,8 @@ async def open_parts(
     read_ahead = machine.read_ahead()
     closing.callback(read_ahead.close)
     replica_manager = _open_replicas(config, machine, metadata, log_manager, read_ahead, cluster, closing)
-    cleaner = _start_cleaner(machine, metadata, log_manager, replica_manager, closing)
+    holds = RetentionHolds(machine.clock)
+    cleaner = _start_cleaner(machine, metadata, log_manager, replica_manager, holds, closing)
     remote = None if cluster is None else cluster.open_remote_changes()
     changes: MetadataChanges = controller if remote is None else remote
     groups = GroupCoordinator(config, machine.clock, machine.prng, replica_manager, changes, metadata)
@@ -133,8 +137,13 @@ async def open_parts(
         services.remote_changes = remote
         cluster.check_leaderships(services)
         cluster.serve_brokers(services)
+    holds.groups = (
+        HoldOffsets(config.node_id, groups, lambda: metadata.image)
+        if cluster is None
+        else cluster.hold_offsets(services)
+    )
     listeners = _open_listeners(config, machine, services, closing)
-    return BrokerParts(metadata, controller, cluster, log_manager, replica_manager, cleaner, services, listeners)
+    return BrokerParts(metadata, controller, cluster, log_manager, replica_manager, cleaner, holds, services, listeners)
 
 
 async def _open_metadata(
@@ -236,6 +245,7 @@ def _start_cleaner(
     metadata: MetadataCache,
     log_manager: LogManager,
     replica_manager: ReplicaManager,
+    holds: RetentionHolds,
     closing: AsyncExitStack,
 ) -> LogCleaner:
     cleaner = LogCleaner(
@@ -244,6 +254,7 @@ def _start_cleaner(
         machine.clock,
         log_manager.logs,
         lambda topic_partition: replica_manager.partition(topic_partition).last_stable_offset,
+        holds=holds,
         new_worker=machine.cleaner_worker,
     )
     cleaner.start()
@@ -333,6 +344,7 @@ async def serve_metrics(config: BrokerConfig, parts: BrokerParts, closing: Async
         services,
         services.metrics,
         parts.cleaner.counters,
+        parts.holds.states,
         parts.listeners.connections,
         lambda: None if cluster is None else cluster.store.state,
         remote_end,

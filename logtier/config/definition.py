@@ -93,6 +93,14 @@ def replica_list() -> Validator:
     )
 
 
+def distinct() -> Validator:
+    """Return a validator of lists, possibly empty, of distinct entries that are not blank."""
+    return Validator(
+        "a list of distinct entries",
+        lambda value: len(set(value)) == len(value) and all(part.strip() for part in value),
+    )
+
+
 def non_empty() -> Validator:
     """Return a validator of non-empty lists without blank entries."""
     return Validator("a list of at least one entry", lambda value: bool(value) and all(value))

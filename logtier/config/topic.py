@@ -20,6 +20,7 @@ from headwater.logtier.config.definition import (
     between,
     config,
     config_defs,
+    distinct,
     list_of,
     one_of,
     replica_list,
@@ -236,6 +237,20 @@ class TopicConfig:
         "Maximum size of a partition before the oldest segments are deleted; a negative number sets no limit.",
         broker_configs=("log.retention.bytes",),
     )
+    retention_hold_groups: tuple[str, ...] = config(
+        ConfigType.LIST,
+        (),
+        "Consumer groups whose committed offsets hold back retention and compaction: records that a group has not "
+        "passed stay. Without a valid offset of a group all records stay. DeleteRecords is not held back.",
+        distinct(),
+    )
+    retention_hold_max_bytes: int = config(
+        ConfigType.LONG,
+        -1,
+        "Maximum size of the records in a partition that stay only because of retention.hold.groups; the oldest beyond "
+        "it are deleted or compacted. -1 sets no limit.",
+        at_least(-1),
+    )
     retention_ms: int = config(
         ConfigType.LONG,
         604_800_000,
@@ -291,6 +306,8 @@ HEADWATER_TOPIC_CONFIGS: Final = frozenset(
         "headwater.archive.enable",
         "headwater.archive.table",
         "headwater.archive.value",
+        "retention.hold.groups",
+        "retention.hold.max.bytes",
     }
 )
 """Topic configs that Kafka does not have."""

@@ -26,8 +26,8 @@ from headwater.logtier.log.partition_metadata import PARTITION_METADATA, write_p
 from headwater.logtier.log.producers.producer_snapshot_codec import encode_snapshot
 from headwater.logtier.log.producers.producer_snapshots import NO_SNAPSHOT
 from headwater.logtier.log.producers.producer_state import ProducerStates, Verification
-from headwater.logtier.log.reading import LogReader, LogSlice, TimestampOffset, segment_ages
-from headwater.logtier.log.retention import roll_interval_ms, segments_to_delete
+from headwater.logtier.log.reading import LogReader, LogSlice, TimestampOffset
+from headwater.logtier.log.retention import HOLD_ALL, roll_interval_ms
 from headwater.logtier.log.segments.active_checkpoint import ActiveCheckpoint
 from headwater.logtier.log.segments.deleted_segments import DeletedSegments
 from headwater.logtier.log.segments.log_segments import LogSegments
@@ -404,16 +404,14 @@ class Log(LogReader):
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
         """Delete segments by retention time and size and before the log start offset; return their number.
 
-        No record at or above the high watermark is deleted. An expired active segment is rolled first.
+        No record at or above the high watermark is deleted, and none by time or size if the topic has groups that hold
+        records: `retention_holds` deletes what these have passed. An expired active segment is rolled first.
         """
-        count = segments_to_delete(
-            segment_ages(self._segments, self.log_end_offset),
-            total_bytes=self.size_bytes if self._config.retention_bytes >= 0 else 0,
-            config=self._config,
-            now_ms=now_ms,
-            log_start_offset=self.log_start_offset,
-            high_watermark=high_watermark,
-        )
+        hold = HOLD_ALL if self._config.retention_hold_groups else None
+        return self.delete_oldest(self.old_segments(self._config, now_ms, high_watermark, hold).count, now_ms)
+
+    def delete_oldest(self, count: int, now_ms: int) -> int:
+        """Delete the oldest segments and return their number: 0 while the log is being cleaned."""
         if count == 0 or self.leases.are_out_for(SegmentUse.CLEANING):
             return 0
         if count == len(self._segments):

@@ -4,7 +4,8 @@ import errno
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from headwater.logtier.log.retention import SegmentAge
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.retention import Deletion, RetentionHold, SegmentAge, segments_to_delete
 from headwater.logtier.log.segments.log_segments import LogSegments
 from headwater.logtier.log.segments.segment import LogSegment
 from headwater.logtier.log.segments.transaction_index import AbortedTransaction
@@ -113,6 +114,20 @@ class LogReader:
             CorruptRecordsError: An index is damaged.
         """
         return aborted_transactions(self._segments, start_offset, end_offset, may_wait)
+
+    def old_segments(
+        self, config: TopicConfig, now_ms: int, high_watermark: int, hold: RetentionHold | None
+    ) -> Deletion:
+        """Return which of the oldest segments retention deletes; see `segments_to_delete`."""
+        return segments_to_delete(
+            segment_ages(self._segments, self.log_end_offset),
+            total_bytes=self.size_bytes if config.retention_bytes >= 0 else 0,
+            config=config,
+            now_ms=now_ms,
+            log_start_offset=self.log_start_offset,
+            high_watermark=high_watermark,
+            hold=hold,
+        )
 
     def end_of_slice(self, log_slice: LogSlice) -> int:
         """Return an offset after every record of a slice just read, close to the end of the slice."""

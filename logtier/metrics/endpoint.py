@@ -19,9 +19,16 @@ from prometheus_client.registry import Collector
 from headwater.logtier.group.registry import AnyGroup
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.log.cleaning.cleaner import CleanerCounters
+from headwater.logtier.log.retention_holds import HoldState
 from headwater.logtier.metadata.store import SessionState
 from headwater.logtier.metrics.end_offsets import EndOffsets, RemoteEnd
-from headwater.logtier.metrics.families import broker_families, cleaner_families, request_families, topic_families
+from headwater.logtier.metrics.families import (
+    broker_families,
+    cleaner_families,
+    hold_families,
+    request_families,
+    topic_families,
+)
 from headwater.logtier.metrics.partition_families import GroupFamilies, PartitionFamilies, cluster_families
 from headwater.logtier.metrics.replication_families import ReplicationFamilies, controller_families
 from headwater.logtier.protocol.errors import KafkaError
@@ -45,6 +52,7 @@ class BrokerCollector(Collector):
         services: Services,
         metrics: BrokerMetrics,
         cleaner: CleanerCounters,
+        holds: Mapping[TopicPartition, HoldState],
         connections: Mapping[str, int],
         session: Callable[[], SessionState | None],
         remote_end: RemoteEnd,
@@ -54,6 +62,7 @@ class BrokerCollector(Collector):
         self._services = services
         self._metrics = metrics
         self._cleaner = cleaner
+        self._holds = holds
         self._connections = connections
         self._session = session
         self._end_offsets = EndOffsets(services.metadata, services.replica_manager, remote_end)
@@ -83,6 +92,7 @@ class BrokerCollector(Collector):
         families += topic_families(self._metrics)
         families += broker_families(services, groups, self._connections)
         families += cleaner_families(self._cleaner)
+        families += hold_families(self._holds)
         families += cluster_families(services.metadata.image)
         families += controller_families(
             services.metadata.image, services.metadata.static_config.node_id, services.controller, self._session()

@@ -9,8 +9,10 @@ from prometheus_client.metrics_core import Metric
 from headwater.logtier.group.registry import AnyGroup, group_state, group_type
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.log.cleaning.cleaner import CleanerCounters
+from headwater.logtier.log.retention_holds import HoldState
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.metrics import BrokerMetrics, Histogram
 
 PREFIX = "headwater_"
@@ -113,6 +115,29 @@ def cleaner_families(counters: CleanerCounters) -> Iterator[Metric]:
         ),
     ):
         yield GaugeMetricFamily(f"{PREFIX}cleaner_{name}", documentation, value=value)
+
+
+def hold_families(holds: Mapping[TopicPartition, HoldState]) -> Iterator[Metric]:
+    """What groups hold back from retention and compaction, for topics with `retention.hold.groups`."""
+    labels = ["topic", "partition"]
+    held = GaugeMetricFamily(
+        PREFIX + "retention_held_bytes", "Bytes that stay only because of retention.hold.groups.", labels=labels
+    )
+    limit = GaugeMetricFamily(
+        PREFIX + "retention_hold_max_bytes", "Limit of the held bytes; absent without one.", labels=labels
+    )
+    given_up = CounterMetricFamily(
+        PREFIX + "retention_hold_given_up_bytes",
+        "Bytes deleted or compacted although groups held them, because the limit was reached.",
+        labels=labels,
+    )
+    for (topic, partition), state in sorted(holds.items()):
+        names = [topic, str(partition)]
+        held.add_metric(names, state.held_bytes)
+        if state.bytes_max >= 0:
+            limit.add_metric(names, state.bytes_max)
+        given_up.add_metric(names, state.given_up_bytes)
+    yield from (held, limit, given_up)
 
 
 def buckets_of(histogram: Histogram) -> list[tuple[str, float]]:

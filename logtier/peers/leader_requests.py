@@ -1,4 +1,4 @@
-"""Requests of a broker to the leaders of partitions and to transaction coordinators, through kio."""
+"""Requests of a broker to the leaders of partitions and to coordinators, through kio."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import ApiKey, kio_request
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 __all__ = [
+    "FetchedOffsets",
     "LeaderEpochEnd",
     "ListedOffset",
     "TransactionMarker",
     "VerificationResult",
     "VerifiedTransaction",
     "add_partitions_to_txn_request",
+    "group_offsets_request",
     "list_offsets_request",
     "offset_for_leader_epoch_request",
+    "topic_names_request",
     "write_txn_markers_request",
 ]
 
@@ -40,6 +44,13 @@ class ListedOffset(NamedTuple):
     error_code: int
     offset: int
     leader_epoch: int
+
+
+class FetchedOffsets(NamedTuple):
+    """The committed offsets of a group, and the codes of the group and of the partitions without an answer."""
+
+    offsets: dict[TopicPartition, int]
+    error_codes: frozenset[int]
 
 
 class TransactionMarker(NamedTuple):
@@ -137,6 +148,56 @@ def list_offsets_request(
             )
             for topic in response.topics
             for part in topic.partitions
+        }
+    )
+
+
+def group_offsets_request(
+    wanted: Mapping[str, Iterable[_TopicPartition]],
+) -> Request[dict[str, FetchedOffsets]]:
+    """Encode OffsetFetch 9 of several groups, including offsets that an open transaction is about to replace."""
+    return kio_request(
+        ApiKey.OFFSET_FETCH,
+        9,
+        {
+            "groups": tuple(
+                {
+                    "group_id": group_id,
+                    "member_id": None,
+                    "member_epoch": -1,
+                    "topics": _indexes(partitions, "partition_indexes"),
+                }
+                for group_id, partitions in wanted.items()
+            ),
+            "require_stable": False,
+        },
+    ).mapped(lambda response: {str(group.group_id): _fetched(group) for group in response.groups})
+
+
+def _fetched(group: Any) -> FetchedOffsets:
+    offsets: dict[TopicPartition, int] = {}
+    codes = {int(group.error_code)}
+    for topic in group.topics:
+        for part in topic.partitions:
+            codes.add(int(part.error_code))
+            if not group.error_code and not part.error_code and part.committed_offset >= 0:
+                offsets[TopicPartition(str(topic.name), part.partition_index)] = int(part.committed_offset)
+    return FetchedOffsets(offsets, frozenset(codes - {0}))
+
+
+def topic_names_request(topic_ids: Iterable[UUID]) -> Request[dict[UUID, str]]:
+    """Encode Metadata 13; the response has the names of the topics that exist, by id."""
+    return kio_request(
+        ApiKey.METADATA,
+        13,
+        {
+            "topics": tuple({"topic_id": topic_id, "name": None} for topic_id in topic_ids),
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+        },
+    ).mapped(
+        lambda response: {
+            topic.topic_id: str(topic.name) for topic in response.topics if not topic.error_code and topic.topic_id
         }
     )
 

@@ -39,6 +39,7 @@ class Purpose(enum.Enum):
     VERIFICATIONS = "verifications of transactions"
     LEADERSHIPS = "checks that no other replica leads in a newer epoch"
     GROUP_ENDS = "look-ups of the ends of groups' partitions, for metrics"
+    GROUP_OFFSETS = "look-ups of groups' offsets, for holds of retention"
 
 
 class SendToBroker(Protocol):

@@ -2,6 +2,9 @@
 
 In a cluster the other replicas confirm first that this broker still coordinates the groups: to read an offset that is
 older than a committed one is to process records twice, in transactions as well.
+
+An offset that was committed for a deleted topic is not answered for another topic of the name. The coordinator deletes
+such offsets after the topic, and other brokers rely on the answer before (see `cluster.remote_group_offsets`).
 """
 
 from collections.abc import Iterable
@@ -74,6 +77,12 @@ def _group(
     return {"group_id": group_id, "topics": found, "error_code": ErrorCode.none}
 
 
+def _is_of_earlier_topic(key: TopicPartition, committed: CommittedOffset, context: RequestContext) -> bool:
+    """Whether an offset is known to be of a deleted topic with the name of a present one."""
+    topic = context.services.metadata.image.topic(key.topic)
+    return topic is not None and committed.topic_id not in (None, topic.topic_id)
+
+
 def _unstable(group_id: str, topics: Iterable[Any]) -> dict[str, Any]:
     """The answer for which all consumers ask again, until the coordinator is confirmed, or knows that it is none.
 
@@ -108,8 +117,9 @@ def _hide_unstable(group_id: str, topics: Iterable[dict[str, Any]], context: Req
 
 def _all(offsets: GroupOffsets, context: RequestContext) -> list[dict[str, Any]]:
     by_topic: dict[str, list[dict[str, Any]]] = {}
-    for (topic, partition), committed in offsets.items():
-        by_topic.setdefault(topic, []).append(_partition(partition, committed))
+    for key, committed in offsets.items():
+        if not _is_of_earlier_topic(key, committed, context):
+            by_topic.setdefault(key.topic, []).append(_partition(key.partition, committed))
     return [
         {"name": name, "partitions": partitions}
         for name, partitions in by_topic.items()
@@ -130,7 +140,11 @@ def _named(offsets: GroupOffsets, topics: Iterable[Any], context: RequestContext
 def _one(offsets: GroupOffsets, topic: str, index: int, context: RequestContext) -> dict[str, Any]:
     if not context.is_authorized(AclOperation.describe, ResourceType.topic, topic):
         return _partition(index, _NOTHING_COMMITTED, ErrorCode.topic_authorization_failed)
-    return _partition(index, offsets.get(TopicPartition(topic, index)) or _NOTHING_COMMITTED)
+    key = TopicPartition(topic, index)
+    committed = offsets.get(key)
+    if committed is None or _is_of_earlier_topic(key, committed, context):
+        committed = _NOTHING_COMMITTED
+    return _partition(index, committed)
 
 
 def _partition(index: int, committed: CommittedOffset, error: ErrorCode = ErrorCode.none) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from headwater.logtier.log.cleaning.cleaner_policy import (
 from headwater.logtier.log.cleaning.cleaner_process import CleanerDiedError, CleanerProcess, Worker
 from headwater.logtier.log.flushing.checkpoints import read_checkpoint, write_checkpoint
 from headwater.logtier.log.log import Log
+from headwater.logtier.log.retention import RetentionHold
+from headwater.logtier.log.retention_holds import PassHolds, RetentionHolds
 from headwater.logtier.log.segment_swap import remove_cleaned, swap_in
 from headwater.logtier.log.segments.segment import LogSegment
 from headwater.logtier.log.segments.segment_leases import SegmentUse
@@ -91,6 +93,7 @@ class LogCleaner:
         logs: Mapping[TopicPartition, Log],
         stable_offset: Callable[[TopicPartition], int],
         *,
+        holds: RetentionHolds | None = None,
         new_worker: Callable[[], Worker] = CleanerProcess,
     ) -> None:
         """Create a cleaner; `start` begins its work.
@@ -98,6 +101,7 @@ class LogCleaner:
         Args:
             config: Returns the broker's present configs.
             stable_offset: Returns a partition's last stable offset; with KafkaError the partition is skipped.
+            holds: Asks what groups hold; without it, a topic with such groups is not cleaned.
         """
         self.counters = CleanerCounters()
         self._config = config
@@ -105,6 +109,7 @@ class LogCleaner:
         self._clock = clock
         self._logs = logs
         self._stable_offset = stable_offset
+        self._holds = holds or RetentionHolds(clock)
         self._new_worker = new_worker
         self._idle_workers: list[Worker] = []
         self._running: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -122,7 +127,7 @@ class LogCleaner:
 
     async def clean_dirtiest(self) -> bool:
         """Clean the log with the highest dirty ratio and wait for it; False if none is due."""
-        task = self._begin_next()
+        task = self._begin_next(await self._ask_holds())
         if task is None:
             return False
         await task
@@ -156,9 +161,10 @@ class LogCleaner:
             config = self._config()
             try:
                 self._forget_gone_logs()
-                while config.log_cleaner_enable and len(self._running) < config.log_cleaner_threads:
-                    if self._begin_next() is None:
-                        break
+                if config.log_cleaner_enable and len(self._running) < config.log_cleaner_threads:
+                    holds = await self._ask_holds()
+                    while len(self._running) < config.log_cleaner_threads and self._begin_next(holds) is not None:
+                        pass
                 if not self._running:
                     await self._stop_idle_workers()
             except Exception:
@@ -177,14 +183,18 @@ class LogCleaner:
 
     # -- choosing
 
-    def _begin_next(self) -> asyncio.Task[None] | None:
+    async def _ask_holds(self) -> PassHolds:
+        """Ask what groups hold of the compacted logs, for one choice."""
+        return await self._holds.ask([log for log in self._logs.values() if "compact" in log.config.cleanup_policy])
+
+    def _begin_next(self, holds: PassHolds) -> asyncio.Task[None] | None:
         """Begin to clean the dirtiest log that is due; None if there is none."""
         now_ms = self._clock.now_ms()
         found: dict[TopicPartition, tuple[Log, Cleanable]] = {}
         for topic_partition, log in self._logs.items():
             if "compact" in log.config.cleanup_policy and self._may_be_cleaned(topic_partition, log):
                 try:
-                    found[topic_partition] = (log, self._cleanable(topic_partition, log, now_ms))
+                    found[topic_partition] = (log, self._cleanable(topic_partition, log, holds.of(log), now_ms))
                 except KafkaError:
                     continue  # led by another broker, or being created
                 except (OSError, CorruptRecordsError) as error:
@@ -195,7 +205,7 @@ class LogCleaner:
         if chosen is None:
             return None
         log, cleanable = found[chosen]
-        task = asyncio.create_task(self._clean(chosen, log, cleanable), name=f"clean-{chosen}")
+        task = asyncio.create_task(self._clean(chosen, log, cleanable, holds.of(log)), name=f"clean-{chosen}")
         self._running[chosen] = task
         task.add_done_callback(lambda _: self._running.pop(chosen, None))
         return task
@@ -209,11 +219,13 @@ class LogCleaner:
             and self._clock.monotonic_ms() >= self._resting_until_ms.get(topic_partition, 0)
         )
 
-    def _cleanable(self, topic_partition: TopicPartition, log: Log, now_ms: int) -> Cleanable:
+    def _cleanable(
+        self, topic_partition: TopicPartition, log: Log, hold: RetentionHold | None, now_ms: int
+    ) -> Cleanable:
         known = self._cleaned_to.get(topic_partition)
         cleaned_to = known[1] if known is not None and known[0] is log else None
         dirty_from = log.log_start_offset if cleaned_to is None else cleaned_to
-        return find_cleanable(
+        cleanable = find_cleanable(
             _summaries(log, dirty_from),
             cleaned_to=cleaned_to,
             log_start_offset=log.log_start_offset,
@@ -221,11 +233,17 @@ class LogCleaner:
             stable_offset=self._stable_offset(topic_partition),
             config=log.config,
             now_ms=now_ms,
+            hold=hold,
         )
+        if hold is not None:
+            self._holds.note_cleanable(log, hold, cleanable.held_bytes)
+        return cleanable
 
     # -- cleaning
 
-    async def _clean(self, topic_partition: TopicPartition, log: Log, cleanable: Cleanable) -> None:
+    async def _clean(
+        self, topic_partition: TopicPartition, log: Log, cleanable: Cleanable, hold: RetentionHold | None
+    ) -> None:
         started_ms = self._clock.monotonic_ms()
         sources = [segment for segment in log.segments if segment.base_offset < cleanable.end_offset]
         directory = log.directory
@@ -239,6 +257,8 @@ class LogCleaner:
             if isinstance(result, CleanerResult):
                 is_done = True
                 self._done(topic_partition, log, result, self._clock.monotonic_ms() - started_ms)
+                if hold is not None:
+                    self._holds.note_cleaned(log, hold, cleanable.given_up_bytes)
             elif self._logs.get(topic_partition) is log:
                 self._failed(topic_partition, result)
         except _AbandonedError:

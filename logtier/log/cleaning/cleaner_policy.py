@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.config.definition import LONG_MAX
+from headwater.logtier.log.retention import RetentionHold, give_up
 from headwater.logtier.log.segments.segment import RELATIVE_OFFSET_MAX
 
 
@@ -25,7 +26,8 @@ class Cleanable(NamedTuple):
     """The range of a log that a cleaning may cover.
 
     Everything before `first_dirty_offset` is cleaned; nothing from `end_offset` (a base offset) on may be changed.
-    `is_overdue`: a record has waited longer than max.compaction.lag.ms.
+    `is_overdue`: a record has waited longer than max.compaction.lag.ms. `held_bytes` could be cleaned without the hold
+    of groups; `given_up_bytes` are held and may be cleaned, because of the hold's limit.
     """
 
     first_dirty_offset: int
@@ -33,6 +35,8 @@ class Cleanable(NamedTuple):
     clean_bytes: int
     cleanable_bytes: int
     is_overdue: bool
+    held_bytes: int = 0
+    given_up_bytes: int = 0
 
     @property
     def dirty_ratio(self) -> float:
@@ -63,11 +67,13 @@ def find_cleanable(
     stable_offset: int,
     config: TopicConfig,
     now_ms: int,
+    hold: RetentionHold | None = None,
 ) -> Cleanable:
     """Return the range of a log that may be cleaned; the last of `segments` is the active one.
 
-    The active segment, unstable records (ongoing transactions, unreplicated records), and segments with records younger
-    than min.compaction.lag.ms are excluded.
+    The active segment, unstable records (ongoing transactions, unreplicated records), segments with records younger
+    than min.compaction.lag.ms, and what the hold keeps are excluded. Nothing is cleaned while the hold begins below
+    the last cleaning: a cleaning could remove older versions of a key there, and tombstones.
 
     Args:
         cleaned_to: Checkpoint of the last cleaning; ignored if it is outside the log (after a truncation or a new
@@ -86,6 +92,9 @@ def find_cleanable(
                 break
     # Whole segments only: the one that holds the first offset that may not be touched stays as it is.
     end = segments[_holding(segments, end)].base_offset
+    held_bytes = given_up_bytes = 0
+    if hold is not None:
+        end, held_bytes, given_up_bytes = _before_hold(segments, first, end, hold)
     earliest_ms = min((segment.first_ms for segment in inactive[first:] if segment.first_ms > 0), default=LONG_MAX)
     return Cleanable(
         first_dirty,
@@ -93,7 +102,28 @@ def find_cleanable(
         sum(segment.size_bytes for segment in segments if segment.base_offset < first_dirty),
         sum(segment.size_bytes for segment in segments[first:] if segment.base_offset < end),
         earliest_ms < now_ms - config.max_compaction_lag_ms,
+        held_bytes,
+        given_up_bytes,
     )
+
+
+def _before_hold(
+    segments: Sequence[SegmentSummary], first_dirty: int, end: int, hold: RetentionHold
+) -> tuple[int, int, int]:
+    """Return the end of what may be cleaned before a hold, the bytes that are held, and those that are given up.
+
+    `first_dirty` is the index of the first segment with uncleaned records, `end` the base offset of the first segment
+    that may not be cleaned anyway.
+    """
+    held_from = segments[_holding(segments, hold.offset)].base_offset
+    if held_from >= end:
+        return end, 0, 0
+    held = [segment for segment in segments[first_dirty:] if held_from <= segment.base_offset < end]
+    sizes = [segment.size_bytes for segment in held]
+    given_up = give_up(sizes, hold.bytes_max)
+    if given_up:
+        held_from = held[given_up].base_offset if given_up < len(held) else end
+    return held_from, sum(sizes[given_up:]), sum(sizes[:given_up])
 
 
 def _holding(segments: Sequence[SegmentSummary], offset: int) -> int:

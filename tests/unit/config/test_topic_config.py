@@ -54,6 +54,8 @@ ADDED = {
     "headwater.archive.enable": (1, "false"),
     "headwater.archive.table": (2, ""),
     "headwater.archive.value": (2, "raw"),
+    "retention.hold.groups": (7, ""),
+    "retention.hold.max.bytes": (5, "-1"),
 }
 
 BROKER = BrokerConfig.from_properties()
@@ -103,6 +105,9 @@ def test_topics_with_the_same_overrides_share_their_config() -> None:
         ({"retention": "1"}, "topic config 'retention' is not known; did you mean 'retention.ms'?"),
         ({"retention.ms": "soon"}, "retention.ms: must be of type LONG, not 'soon'"),
         ({"retention.ms": "-2"}, "retention.ms: must be -1 or more, not '-2'"),
+        ({"retention.hold.groups": "a,,b"}, "retention.hold.groups: must be a list of distinct entries, not 'a,,b'"),
+        ({"retention.hold.groups": "a, a"}, "retention.hold.groups: must be a list of distinct entries"),
+        ({"retention.hold.max.bytes": "-2"}, "retention.hold.max.bytes: must be -1 or more, not '-2'"),
         ({"segment.bytes": "1"}, "segment.bytes: must be 14 or more"),
         ({"cleanup.policy": "shred"}, "cleanup.policy: must be a list of delete, compact"),
         ({"cleanup.policy": ""}, "cleanup.policy: must be a list of delete, compact"),

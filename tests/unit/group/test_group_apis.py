@@ -10,6 +10,7 @@ from importlib import import_module
 from inspect import isawaitable
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.index import load_request_schema
@@ -272,6 +273,31 @@ def test_a_commit_is_fetched_back_with_metadata_and_epoch(make_world: MakeWorld)
         first, second = answer["groups"]
         assert [each["partition_index"] for each in first["topics"][0]["partitions"]] == [0, 1]
         assert second == {"group_id": "x", "topics": [], "error_code": ErrorCode.none}
+
+    in_world(make_world, scenario)
+
+
+@pytest.mark.parametrize("version", [5, 9])
+@pytest.mark.parametrize("are_named", [True, False])
+def test_an_offset_of_a_deleted_topic_is_not_told_for_another_of_its_name(
+    make_world: MakeWorld, version: int, are_named: bool
+) -> None:
+    """The coordinator deletes such offsets, and may have the new topic in its image before."""
+
+    async def scenario(world: Any) -> None:
+        key = {"member_id": "", "group_instance_id": None, "generation_id": -1}
+        commits = {
+            TopicPartition("t", 0): CommittedOffset(5, topic_id=UUID(int=99)),
+            TopicPartition("t", 1): CommittedOffset(6, topic_id=world.metadata.image.topic("t").topic_id),
+            TopicPartition("t", 2): CommittedOffset(7),
+        }
+        await world.groups.commit_offsets("g", commits=commits, **key)
+        topics = (some(name="t", partition_indexes=(0, 1, 2)),) if are_named else None
+        group = some(group_id="g", topics=topics)
+        answer = await call(world, "offset_fetch", version, some(groups=(group,)) if version > 7 else group)
+        [topic] = answer["groups"][0]["topics"] if version > 7 else answer["topics"]
+        found = {each["partition_index"]: each["committed_offset"] for each in topic["partitions"]}
+        assert found == ({0: -1} if are_named else {}) | {1: 6, 2: 7}
 
     in_world(make_world, scenario)
 

@@ -15,6 +15,7 @@ from headwater.logtier.log.cleaning.cleaner_policy import (
     find_cleanable,
     group_segments,
 )
+from headwater.logtier.log.retention import RetentionHold
 
 SEGMENTS = [
     SegmentSummary(0, 100, 1, 1_000),
@@ -49,6 +50,39 @@ def test_what_was_cleaned_before_counts_as_clean() -> None:
     found = cleanable(cleaned_to=10)
     assert (found.clean_bytes, found.cleanable_bytes, found.dirty_ratio) == (100, 100, 0.5)
     assert cleanable(cleaned_to=20).cleanable_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("hold", "end", "held_bytes", "given_up_bytes"),
+    [
+        (RetentionHold(25), 20, 0, 0),
+        (RetentionHold(20), 20, 0, 0),
+        (RetentionHold(19), 10, 100, 0),
+        (RetentionHold(10), 10, 100, 0),
+        (RetentionHold(9), 0, 200, 0),
+        (RetentionHold(0, 200), 0, 200, 0),
+        (RetentionHold(0, 199), 10, 100, 100),
+        (RetentionHold(0, 0), 20, 0, 200),
+    ],
+)
+def test_the_segment_of_the_first_held_record_stays_whole_up_to_the_limit_of_the_hold(
+    hold: RetentionHold, end: int, held_bytes: int, given_up_bytes: int
+) -> None:
+    found = cleanable(hold=hold)
+    assert (found.end_offset, found.held_bytes, found.given_up_bytes) == (end, held_bytes, given_up_bytes)
+    assert found.cleanable_bytes == 200 - held_bytes
+
+
+def test_a_hold_does_not_extend_what_may_be_cleaned() -> None:
+    assert cleanable(hold=RetentionHold(25), stable_offset=15).end_offset == 10
+    assert cleanable(TopicConfig(min_compaction_lag_ms=1_001), hold=RetentionHold(0, 0)).end_offset == 10
+
+
+def test_nothing_is_cleaned_while_a_hold_begins_below_the_last_cleaning() -> None:
+    overdue = TopicConfig(max_compaction_lag_ms=1, min_cleanable_dirty_ratio=0.0)
+    found = cleanable(overdue, cleaned_to=10, hold=RetentionHold(3))
+    assert (found.cleanable_bytes, found.held_bytes, found.is_due(overdue)) == (0, 100, False)
+    assert cleanable(overdue, cleaned_to=10, hold=RetentionHold(3, 99)).is_due(overdue)
 
 
 @pytest.mark.parametrize("cleaned_to", [26, 4])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
-from headwater.logtier.log.retention import SegmentAge, segments_to_delete
+from headwater.logtier.log.retention import Deletion, RetentionHold, SegmentAge, segments_to_delete
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -21,7 +21,14 @@ SEGMENTS = [
 ]
 
 
-def count(config: TopicConfig, *, now_ms: int = 10_000, start: int = 0, high_watermark: int = 40) -> int:
+def deletion(
+    config: TopicConfig,
+    *,
+    now_ms: int = 10_000,
+    start: int = 0,
+    high_watermark: int = 40,
+    hold: RetentionHold | None = None,
+) -> Deletion:
     return segments_to_delete(
         SEGMENTS,
         total_bytes=400,
@@ -29,7 +36,12 @@ def count(config: TopicConfig, *, now_ms: int = 10_000, start: int = 0, high_wat
         now_ms=now_ms,
         log_start_offset=start,
         high_watermark=high_watermark,
+        hold=hold,
     )
+
+
+def count(config: TopicConfig, *, now_ms: int = 10_000, start: int = 0, high_watermark: int = 40) -> int:
+    return deletion(config, now_ms=now_ms, start=start, high_watermark=high_watermark).count
 
 
 def test_time_deletes_only_up_to_the_first_segment_that_is_young() -> None:
@@ -136,3 +148,48 @@ def test_an_idempotent_producer_survives_the_retention_of_its_records(folder: Lo
     folder.configure(retention_ms=-1)
     folder.reopen()
     assert folder.append(make_batch(1, producer_id=1, producer_epoch=0, base_sequence=1)).first_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("hold", "expected"),
+    [
+        (RetentionHold(40), Deletion(4)),
+        (RetentionHold(39), Deletion(3, held_bytes=100)),
+        (RetentionHold(20), Deletion(2, held_bytes=200)),
+        (RetentionHold(19), Deletion(1, held_bytes=300)),
+        (RetentionHold(0), Deletion(0, held_bytes=400)),
+        (RetentionHold(0, 400), Deletion(0, held_bytes=400)),
+        (RetentionHold(0, 399), Deletion(1, held_bytes=300, given_up_bytes=100)),
+        (RetentionHold(20, 150), Deletion(3, held_bytes=100, given_up_bytes=100)),
+        (RetentionHold(0, 0), Deletion(4, given_up_bytes=400)),
+    ],
+)
+@pytest.mark.parametrize(
+    "config",
+    [TopicConfig(retention_ms=400), TopicConfig(retention_ms=-1, retention_bytes=0)],
+    ids=["by time", "by size"],
+)
+def test_a_hold_keeps_what_groups_have_not_passed_up_to_its_limit(
+    hold: RetentionHold, expected: Deletion, config: TopicConfig
+) -> None:
+    assert deletion(config, hold=hold) == expected
+
+
+def test_a_hold_keeps_nothing_that_retention_does_not_delete() -> None:
+    config = TopicConfig(retention_ms=5_000)
+    assert deletion(config, hold=RetentionHold(0)) == Deletion(0, held_bytes=100)
+    assert deletion(config, hold=RetentionHold(0, 0)) == Deletion(1, given_up_bytes=100)
+    compacted = TopicConfig(cleanup_policy=("compact",), retention_ms=1)
+    assert deletion(compacted, hold=RetentionHold(0, 0)) == Deletion(0)
+
+
+def test_delete_records_is_obeyed_in_spite_of_a_hold() -> None:
+    assert deletion(TopicConfig(retention_ms=-1), start=29, hold=RetentionHold(0)) == Deletion(2)
+    assert deletion(TopicConfig(retention_ms=400), start=29, hold=RetentionHold(0)) == Deletion(2, held_bytes=200)
+
+
+def test_what_is_not_known_never_deletes_more_than_what_is_known() -> None:
+    for bytes_max in range(-1, 450, 50):
+        unknown = deletion(TopicConfig(retention_ms=400), hold=RetentionHold(0, bytes_max)).count
+        for offset in range(41):
+            assert unknown <= deletion(TopicConfig(retention_ms=400), hold=RetentionHold(offset, bytes_max)).count

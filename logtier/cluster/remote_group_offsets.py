@@ -1,0 +1,79 @@
+"""Requests the offsets of groups that other brokers coordinate, for the holds of retention."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Final
+from uuid import UUID
+
+from headwater.logtier.client.errors import ClientError
+from headwater.logtier.peers.leader_requests import group_offsets_request, topic_names_request
+from headwater.logtier.peers.peers import SendToBroker
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_PER_REQUEST_MAX: Final = 500
+"""Partitions of one request, whose encoding and decoding block the event loop for milliseconds."""
+TIMEOUT_MS: Final = 5_000
+"""Time limit of one request, also for the connection."""
+
+_REFUSALS: Final = {ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed}
+
+_Wanted = Mapping[str, Mapping[TopicPartition, UUID]]
+_Found = dict[str, dict[TopicPartition, int]]
+
+
+class RemoteGroupOffsets:
+    """Asks group coordinators; a failure leaves offsets out, and the next pass asks again.
+
+    OffsetFetch names topics, whose ids may differ: the coordinator leaves out offsets of another topic than the one in
+    its metadata, and is asked before for the topics of these ids. It does not return to older metadata.
+    """
+
+    def __init__(self, send: SendToBroker) -> None:
+        self._send = send
+        #: Coordinators whose refusal is logged.
+        self._refused_by: set[int] = set()
+
+    async def committed(self, broker_id: int, wanted: _Wanted) -> _Found:
+        """Return what a coordinator knows of the offsets of its groups for topics of these ids."""
+        found: _Found = {}
+        for batch in _batches(wanted):
+            ids = dict.fromkeys(topic_id for _, _, topic_id in batch)
+            try:
+                names = await self._send(broker_id, topic_names_request(ids), TIMEOUT_MS)
+                asked: dict[str, list[TopicPartition]] = {}
+                for group_id, key, topic_id in batch:
+                    if names.get(topic_id) == key.topic:
+                        asked.setdefault(group_id, []).append(key)
+                if not asked:
+                    continue
+                answers = await self._send(broker_id, group_offsets_request(asked), TIMEOUT_MS)
+            except ClientError as error:
+                logger.debug("no offsets of %d groups from broker %d: %s", len(wanted), broker_id, error)
+                return found
+            for group_id, answer in answers.items():
+                if group_id in asked:
+                    found.setdefault(group_id, {}).update(answer.offsets)
+                if not _REFUSALS.isdisjoint(answer.error_codes):
+                    self._log_refusal(broker_id, group_id)
+        return found
+
+    def _log_refusal(self, broker_id: int, group_id: str) -> None:
+        """Log once that a coordinator refuses this broker: unlike other errors this one is not transient."""
+        if broker_id not in self._refused_by:
+            self._refused_by.add(broker_id)
+            logger.warning(
+                "broker %d refuses the offsets of group %r: this broker's principal lacks Describe on the group or its "
+                "topics, so retention.hold.groups holds all records; add the principal to super.users",
+                broker_id,
+                group_id,
+            )
+
+
+def _batches(wanted: _Wanted) -> Iterator[list[tuple[str, TopicPartition, UUID]]]:
+    """Yield what goes into one request each."""
+    all_of_them = [(group_id, key, topic_id) for group_id, of_one in wanted.items() for key, topic_id in of_one.items()]
+    for first in range(0, len(all_of_them), PARTITIONS_PER_REQUEST_MAX):
+        yield all_of_them[first : first + PARTITIONS_PER_REQUEST_MAX]

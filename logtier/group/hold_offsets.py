@@ -1,0 +1,126 @@
+"""Committed offsets of the groups that hold back retention, from their coordinators."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+from uuid import UUID
+
+from headwater.logtier.group.persistence.offsets import GroupOffsets
+from headwater.logtier.group.persistence.offsets_topic import coordinator_of
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.topic_nodes import NO_BROKER
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+LIMIT_S: Final = 10.0
+"""Time for all coordinators to answer; the offsets of the others count as unknown."""
+
+_Wanted = Mapping[str, Mapping[TopicPartition, UUID]]
+_Found = dict[str, dict[TopicPartition, int]]
+
+
+class LocalGroups(Protocol):
+    """The groups that this broker coordinates; see `GroupCoordinator`."""
+
+    def loaded_partition(self, group_id: str) -> TopicPartition:
+        """Return the partition that has the offsets of a group; errors as of `committed`."""
+
+    def committed(self, group_id: str) -> GroupOffsets:
+        """Return the committed offsets of a group; KafkaError if this broker cannot know them."""
+
+
+class AskCoordinator(Protocol):
+    """Asks another broker for the offsets of groups that it coordinates."""
+
+    async def __call__(self, broker_id: int, wanted: _Wanted) -> _Found:
+        """Return what it knows; without an answer nothing."""
+
+
+class HoldOffsets:
+    """Answers for all groups, once a pass; see `HoldGroups` of the log.
+
+    Invariant: each returned offset was committed for a topic of the wanted id. Commits of earlier releases, and those
+    with a retention of their own, have no topic id: their offsets are deleted with the topic.
+
+    Args:
+        broker_id: This broker.
+        image: Returns the newest metadata.
+        check: Returns once no other broker can lead a partition; KafkaError if one may. None on a single node.
+        ask: Asks other brokers; None on a single node.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        groups: LocalGroups,
+        image: Callable[[], MetadataImage],
+        check: Callable[[TopicPartition], Awaitable[None]] | None = None,
+        ask: AskCoordinator | None = None,
+    ) -> None:
+        self._broker_id = broker_id
+        self._groups = groups
+        self._image = image
+        self._check = check
+        self._ask = ask
+
+    async def committed(self, wanted: _Wanted) -> _Found:
+        """Return committed offsets by group and partition; those that are missing or not known are left out."""
+        image = self._image()
+        by_coordinator: dict[int, dict[str, Mapping[TopicPartition, UUID]]] = {}
+        for group_id, partitions in wanted.items():
+            by_coordinator.setdefault(coordinator_of(group_id, image), {})[group_id] = partitions
+        by_coordinator.pop(NO_BROKER, None)
+        asking = [asyncio.create_task(self._of(each, of_one)) for each, of_one in by_coordinator.items()]
+        if not asking:
+            return {}
+        try:
+            done, _ = await asyncio.wait(asking, timeout=LIMIT_S)
+        finally:
+            for task in asking:
+                task.cancel()
+        found: _Found = {}
+        for task in done:
+            found |= task.result()
+        return found
+
+    async def _of(self, coordinator_id: int, wanted: _Wanted) -> _Found:
+        if coordinator_id == self._broker_id:
+            return await self._of_this_broker(wanted)
+        return {} if self._ask is None else await self._ask(coordinator_id, wanted)
+
+    async def _of_this_broker(self, wanted: _Wanted) -> _Found:
+        confirmed = await self._confirmed(wanted)
+        found: _Found = {}
+        for group_id, partitions in wanted.items():
+            try:
+                if self._groups.loaded_partition(group_id) not in confirmed:
+                    continue
+                offsets = self._groups.committed(group_id)
+            except KafkaError as error:
+                logger.debug("the offsets of group %r, which holds records, are not known: %s", group_id, error)
+                continue
+            found[group_id] = {
+                key: committed.offset
+                for key, topic_id in partitions.items()
+                if (committed := offsets.get(key)) is not None and committed.topic_id in (None, topic_id)
+            }
+        return found
+
+    async def _confirmed(self, wanted: _Wanted) -> set[TopicPartition]:
+        """Return the partitions of the groups that no other broker can have begun to lead."""
+        partitions: dict[TopicPartition, None] = {}
+        for group_id in wanted:
+            try:
+                partitions[self._groups.loaded_partition(group_id)] = None
+            except KafkaError:
+                continue
+        if self._check is None:
+            return set(partitions)
+        errors = await asyncio.gather(*map(self._check, partitions), return_exceptions=True)
+        for error in errors:
+            if error is not None and not isinstance(error, KafkaError):
+                raise error
+        return {key for key, error in zip(partitions, errors, strict=True) if error is None}
