@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import BrokerProcess, StartBroker
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +43,25 @@ def produce(broker: BrokerProcess, topic: str, count: int) -> None:
     for number in range(count):
         producer.produce(topic, b"x" * 100, key=str(number))
     assert producer.flush(30) == 0
+
+
+def test_what_a_group_holds_back_and_what_was_given_up_is_told(start_broker: StartBroker, tmp_path: Path) -> None:
+    properties = {"prometheus.port": "0", "log.retention.check.interval.ms": "100"}
+    broker = start_broker(tmp_path / "data", properties=properties)
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    configs = {
+        "segment.bytes": "20000",
+        "retention.ms": "1",
+        "retention.hold.groups": "absent",
+        "retention.hold.max.bytes": "60000",
+    }
+    admin.create_topics([NewTopic("held", 1, 1, config=configs)])["held"].result(30)
+    for _ in range(20):
+        produce(broker, "held", 50)
+    until(lambda: read(broker).get(("headwater_retention_hold_given_up_bytes_total", "0", "held"), 0) > 0)
+    samples = read(broker)
+    assert 0 < samples["headwater_retention_held_bytes", "0", "held"] <= 60_000
+    assert samples["headwater_retention_hold_max_bytes", "0", "held"] == 60_000
 
 
 def test_traffic_offsets_and_lag_are_told_under_the_names_that_dashboards_know(broker: BrokerProcess) -> None:
