@@ -544,9 +544,8 @@ class FakeGroups:
     offset: int | None = None
 
     async def committed(self, wanted: WantedOffsets) -> CommittedOffsets:
-        if self.offset is None:
-            return {}
-        return {group_id: dict.fromkeys(partitions, self.offset) for group_id, partitions in wanted.items()}
+        offset = self.offset
+        return {} if offset is None else {group: dict.fromkeys(each, offset) for group, each in wanted.items()}
 
 
 def test_no_record_and_no_tombstone_goes_before_its_group_has_passed_it(world: World) -> None:
