@@ -46,6 +46,7 @@ __all__ = ["READ_OPTIONS", "WRITE_OPTIONS", "ReadOptions", "WriteOptions"]
 
 READ_OPTIONS: Final = (
     *kafka_options(CONSUMER_PROPERTIES),
+    "archiveTable",
     "assign",
     "endingOffsets",
     "endingOffsetsByTimestamp",
@@ -102,6 +103,7 @@ class ReadOptions:
         json_fields: Fields of JSON values that become columns.
         timestamp_disorder_ms: How far timestamps of a partition fall back; None if it is not stated.
         topic_id: The id that the topic of a batch read has; '' for any.
+        archive_table: Path or URL of the table with the history of the one subscribed topic.
     """
 
     client: ClientConfig
@@ -125,6 +127,7 @@ class ReadOptions:
     json_fields: JsonFields | None
     timestamp_disorder_ms: int | None
     topic_id: str
+    archive_table: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -143,6 +146,7 @@ class ReadOptions:
                 f"option minOffsetsPerTrigger = {offsets_min} is more than maxOffsetsPerTrigger = {offsets_max}"
             )
         starting, ending = position(values, "starting"), position(values, "ending")
+        archive_table = _archive_table(values, starting)
         check_start_before_end(starting, ending)
         return cls(
             client=client,
@@ -168,7 +172,24 @@ class ReadOptions:
             json_fields=values.parse(JSON_FIELDS_OPTION, JsonFields.parse, None),
             timestamp_disorder_ms=values.integer_or_none(DISORDER_OPTION, low=0, high=LONG_MAX),
             topic_id=values.text(TOPIC_ID_OPTION) or "",
+            archive_table=archive_table,
         )
+
+
+def _archive_table(values: OptionValues, starting: OffsetSpec | None) -> str | None:
+    path = values.text("archiveTable")
+    if path is None:
+        return None
+    if not path:
+        raise OptionError("option archiveTable is empty: give the path or URL of the archive's table")
+    if len(subscription(values).topics) != 1:
+        raise OptionError("option archiveTable: the table is of one topic; name it, and no other, in subscribe")
+    if starting is not None and (starting.timestamp is not None or starting.timestamps):
+        raise OptionError("option archiveTable: a start by time is not looked up in the table; give startingOffsets")
+    for name in (JSON_FIELDS_OPTION, HEADERS_SEEN_OPTION):
+        if values.text(name) is not None:
+            raise OptionError(f"option archiveTable cannot be combined with {name}")
+    return path
 
 
 def _security_given(values: OptionValues) -> list[str]:

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 from headwater.pipelines.columns import HEADERS_SEEN
 from headwater.pipelines.datasource.batch_reader import BatchReader, PushdownBatchReader
 from headwater.pipelines.datasource.errors import OptionError, SourceError
+from headwater.pipelines.datasource.history import ARCHIVED, archived_columns
 from headwater.pipelines.datasource.json_fields import JsonFields
 from headwater.pipelines.datasource.options import ReadOptions, WriteOptions
 from headwater.pipelines.datasource.stream_reader import StreamReader
@@ -65,7 +66,11 @@ class HeadwaterDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns. Checks the options, so that `load()` refuses invalid ones."""
-        return _columns(self._read_options())
+        options = self._read_options()
+        found = _columns(options)
+        if options.archive_table is not None:
+            found.add(ARCHIVED, archived_columns(options.archive_table))
+        return found
 
     def _read_options(self) -> ReadOptions:
         return ReadOptions.parse(self.options)
@@ -73,18 +78,23 @@ class HeadwaterDataSource(DataSource):
     def _checked_read_options(self, schema: StructType) -> ReadOptions:
         options = self._read_options()
         expected = _columns(options)
-        if [(f.name, f.dataType) for f in schema.fields] != [(f.name, f.dataType) for f in expected.fields]:
+        fields = schema.fields
+        if options.archive_table is not None and fields and fields[-1].name == ARCHIVED:
+            fields = fields[:-1]  # the table's columns as `schema` read them: they may have grown since
+        if [(f.name, f.dataType) for f in fields] != [(f.name, f.dataType) for f in expected.fields]:
             raise OptionError("a schema cannot be given: the columns of a topic are fixed; parse its value instead")
         return options
 
     def reader(self, schema: StructType) -> BatchReader:
         """A batch reader; with filter pushdown if the session enables it."""
         options = self._checked_read_options(schema)
+        if options.archive_table is not None:
+            raise OptionError("option archiveTable is for streams; a batch reads the table itself, by format delta")
         return PushdownBatchReader(options) if options.pushdown else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """A stream reader."""
-        return StreamReader(self._checked_read_options(schema))
+        return StreamReader(self._checked_read_options(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """A batch writer."""

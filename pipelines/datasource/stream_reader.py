@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -16,11 +16,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from headwater.logtier.client.cluster import LATEST, ClusterClient
+from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from headwater.logtier.client.errors import UnknownPartitionError, UnknownTopicError
 from headwater.logtier.client.leaders.metadata import NO_EPOCH
 from headwater.logtier.client.waiter import DataWaiter
 from headwater.pipelines.datasource.errors import OptionError, SourceError, client_errors
+from headwater.pipelines.datasource.history import (
+    ARCHIVED,
+    History,
+    HistoryPartition,
+    read_history,
+    with_no_history,
+)
 from headwater.pipelines.datasource.offsets import (
     OffsetRange,
     Offsets,
@@ -36,6 +43,7 @@ from headwater.pipelines.datasource.reading import plan_tasks, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 __all__ = ["StreamReader"]
 
@@ -51,12 +59,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     Source offsets have the form of Spark's Kafka source: {"topic": {"0": next offset}}. With read_committed no
     micro-batch extends beyond the last stable offset, so that no micro-batch waits for an open transaction.
+
+    With an archive's table, what lies below its offsets at the start of the run is read from the table.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
+        """`schema` has the table's columns; only a stream with an archive's table needs it."""
         if options.ending is not None:
             raise OptionError("options endingOffsets, endingOffsetsByTimestamp, endingTimestamp: a stream has no end")
         self._options = options
+        self._schema = schema
+        path = options.archive_table
+        self._history = None if path is None else History(path, options.subscription.topics[0])
         self._cluster: ClusterClient | None = None
         self._waiter: DataWaiter | None = None
         self._partitions: list[TopicPartition] = []
@@ -189,6 +203,47 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target_epochs |= {key: now[key] for key in lost}
         return known | lost
 
+    # -- the archive's table ---------------------------------------------------------------------------------------
+
+    def _known_history(self, *, renew: bool = False) -> History | None:
+        """The table as it was at the start of the run, or is now. Raises SourceError if it is not of this topic."""
+        history = self._history
+        if history is None:
+            return None
+        topic = self._options.subscription.topics[0]
+        if not self._partitions:
+            self._discover()
+        if renew or not history.is_known or self._topic_ids.get(topic, history.topic_id()) != history.topic_id():
+            history.renew(self._topic_ids.get(topic), self._planner().latest)
+        return history
+
+    def _start(self, spec: OffsetSpec) -> Offsets:
+        """Start offsets by an option: the earliest is the first of the table and the log together."""
+        planner = self._planner()
+        start = planner.resolve(spec, self._partitions, starting=True)
+        history = self._known_history()
+        if history is None:
+            return planner.clamp_to_log(start)
+        earliest = [key for key in start if EARLIEST in (spec.everywhere, (spec.offsets or {}).get(key))]
+        start |= history.first({key: start[key] for key in earliest})
+        seams = history.seams()
+        above = {key: offset for key, offset in start.items() if offset >= seams.get(key, 0)}
+        return start | planner.clamp_to_log(above)
+
+    def _split(self, begins: Offsets, ends: Offsets) -> tuple[list[HistoryPartition], Offsets]:
+        """The tasks that read the table, and the starts of what is read from the log."""
+        history = self._known_history()
+        if history is None:
+            return [], begins
+        tasks, left = history.split(begins, ends)
+        first = self._planner().earliest(left)
+        if any(left[key] < min(first[key], ends[key]) for key in left):
+            # Retention has deleted what lay above the seam at the start of the run: the table may have it by now.
+            renewed = self._known_history(renew=True)
+            assert renewed is not None
+            tasks, left = renewed.split(begins, ends)
+        return tasks, {key: offset for key, offset in left.items() if offset < ends[key]}
+
     # -- offsets -----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -197,8 +252,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planner = self._planner()
             self._discover()
             spec = self._options.starting or OffsetSpec(everywhere=LATEST)
-            start = planner.resolve(spec, self._partitions, starting=True)
-            start = planner.clamp_to_log(start)
+            start = self._start(spec)
             if spec.offsets:
                 start = planner.clamp_to_end(start, "startingOffsets")
             return to_source_offset(start)
@@ -236,6 +290,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end == known:
                 self._is_idle = True
                 return start
+            is_forward = all(end.get(key, -1) >= offset for key, offset in known.items())
+            history = self._known_history() if is_forward else None
+            if history is not None:
+                most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+                past = history.batch_end(self._with_new_partitions(known, end), end, most)
+                if past is not None:
+                    self._triggered_s = time.monotonic()
+                    return to_source_offset(past)
             if not isinstance(limit, ReadAllAvailable) and self._too_few(known, end):
                 time.sleep(IDLE_WAIT_MS / 1000)
                 end = self._reachable(known)
@@ -263,7 +325,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _with_new_partitions(self, known: Offsets, end: Offsets) -> Offsets:
         """Start offsets for every partition of `end`: a new partition is read from its beginning."""
-        return {**known, **self._planner().earliest(key for key in end if key not in known)}
+        first = self._planner().earliest(key for key in end if key not in known)
+        history = self._known_history() if first else None
+        return known | (first if history is None else history.first(first))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The last known end offsets, from which Spark's progress shows the backlog."""
@@ -283,7 +347,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"{topic}-{partition} is new, but begins at offset {begins[topic, partition]}; "
                         "records were deleted (by retention) before they were read"
                     )
-            begins = planner.clamp_to_log({key: begins[key] for key in ends if begins[key] < ends[key]})
+            past, begins = self._split({key: begins[key] for key in ends if begins[key] < ends[key]}, ends)
+            begins = planner.clamp_to_log(begins)
             epochs = self._latest_epochs if self._target is None else self._target_epochs
             ranges = [
                 OffsetRange(
@@ -291,7 +356,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 for key, offset in sorted(begins.items())
             ]
-            return plan_tasks(ranges, self._options)
+            return [*past, *plan_tasks(ranges, self._options)]
 
     def _still_there(self, ends: Offsets) -> Offsets:
         """The existing partitions; missing ones are a data loss, as when a batch is planned again after a restart."""
@@ -306,7 +371,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Fetch and decode one range."""
-        return read_range(partition, self._options)
+        if self._history is None or self._schema is None:
+            return read_range(partition, self._options)
+        columns = cast("StructType", self._schema[ARCHIVED].dataType)
+        if isinstance(partition, HistoryPartition):
+            return read_history(partition, columns, self._schema)
+        return (with_no_history(batch, columns) for batch in read_range(partition, self._options))
 
     def stop(self) -> None:
         """Close the connections."""

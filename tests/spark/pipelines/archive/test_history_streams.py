@@ -1,0 +1,134 @@
+"""A topic as a stream whose history is in its archive's table, on a real broker and Spark."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.spark.pipelines.archive.conftest import Archives
+from tests.spark.pipelines.archive.test_rounds import JSON, SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.slow
+
+
+def produce(archives: Archives, numbers: range, **more: Any) -> None:
+    """Records an hour apart, in turn in two partitions."""
+    archives.lab.write("flight.json", json.dumps(SCHEMA))
+    for number in numbers:
+        value = {"id": number, "at": f"2026-01-{1 + number // 24:02}T{number % 24:02}:00:00Z"}
+        archives.lab.produce("@flights", [(f"k{number}", value)], **more)
+
+
+def delete_before(archives: Archives, ends: Mapping[int, int]) -> None:
+    """Delete from the log, as retention does."""
+    topic = f"{archives.lab.prefix}flights"
+    parts = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
+    admin = AdminClient({"bootstrap.servers": archives.lab.servers})
+    for future in admin.delete_records(parts, request_timeout=30).values():
+        future.result(30)
+
+
+def stream(archives: Archives, **options: str) -> DataFrame:
+    reader = archives.lab.spark.readStream.format("headwater").option("startingOffsets", "earliest")
+    given = {
+        "kafka.bootstrap.servers": archives.lab.servers,
+        "subscribe": f"{archives.lab.prefix}flights",
+        "archiveTable": str(archives.path("@flights")),
+    }
+    frame = reader.options(**(given | options)).load()
+    both = "from_json(cast(value AS STRING), 'id BIGINT, at TIMESTAMP')"
+    return frame.selectExpr(
+        "partition", "offset", "key", "timestamp", "archived IS NOT NULL AS past",
+        f"coalesce(archived.id, {both}.id) AS id", f"coalesce(archived.at, {both}.at) AS at",
+    )  # fmt: skip
+
+
+def run(archives: Archives, frame: DataFrame, sink: Callable[[DataFrame, int], None]) -> None:
+    query = (
+        frame.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(archives.lab.folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def test_history_that_the_log_has_lost_is_read_once_across_restarts_and_compaction(archives: Archives) -> None:
+    produce(archives, range(10), partitions=2)
+    archives.caught_up(JSON)
+    produce(archives, range(10, 20))
+    archives.caught_up(JSON)
+    before = archives.lab.read("@flights")
+    delete_before(archives, archives.state("@flights").ends)
+    batches: list[list[Any]] = []
+
+    def until_the_second(batch: DataFrame, _: int) -> None:
+        if batches:
+            raise RuntimeError("a driver ends here")
+        batches.append(batch.collect())
+
+    with pytest.raises(Exception, match="a driver ends here"):
+        run(archives, stream(archives, maxOffsetsPerTrigger="1"), until_the_second)
+    path = archives.path("@flights")
+    archives.lab.spark.sql(f"OPTIMIZE delta.`{path}`")
+    archives.lab.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    archives.lab.spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+    produce(archives, range(20, 30))
+    live = archives.lab.read("@flights")
+    run(archives, stream(archives, maxOffsetsPerTrigger="1"), lambda batch, _: batches.append(batch.collect()))
+
+    rows = list(itertools.chain.from_iterable(batches))
+    wanted = {(each.partition, each.offset): each for each in [*before, *live]}
+    assert len(rows) == len(wanted) == 30
+    assert {(row.partition, row.offset): (row.id, row.key, row.timestamp.timestamp() * 1000) for row in rows} == {
+        place: (each.json["id"], each.key, each.timestamp_ms) for place, each in wanted.items()
+    }
+    assert {row.past for row in rows if row.id < 20} == {True}
+    assert {row.past for row in rows if row.id >= 20} == {False}
+    for partition in (0, 1):
+        offsets = [row.offset for row in rows if row.partition == partition]
+        assert offsets == sorted(offsets)
+
+
+def test_a_watermark_drops_no_history(archives: Archives) -> None:
+    for first in (0, 10, 20):
+        produce(archives, range(first, first + 10), partitions=2)
+        archives.caught_up(JSON)
+    delete_before(archives, archives.state("@flights").ends)
+    produce(archives, range(30, 40))
+    counts: dict[Any, int] = {}
+
+    def add(batch: DataFrame, _: int) -> None:
+        counts.update({row.hour: row["count"] for row in batch.collect()})
+
+    frame = stream(archives, maxOffsetsPerTrigger="1").withWatermark("at", "1 hour")
+    run(archives, frame.groupBy("at").count().withColumnRenamed("at", "hour"), add)
+    # The watermark is an hour behind the last record, 39: the rows before it are final.
+    assert len(counts) >= 38
+    assert set(counts.values()) == {1}
+
+
+def test_a_table_of_another_topic_is_refused(archives: Archives) -> None:
+    produce(archives, range(3), partitions=2)
+    archives.caught_up(JSON)
+    archives.lab.produce("@others", [("k", {"id": 1})])
+    with pytest.raises(Exception, match="is of topic"):
+        run(archives, stream(archives, subscribe=f"{archives.lab.prefix}others"), lambda *_: None)
+
+
+def test_a_table_that_no_archive_made_is_refused(archives: Archives) -> None:
+    path = archives.lab.folder / "plain"
+    archives.lab.spark.range(3).write.format("delta").save(str(path))
+    with pytest.raises(Exception, match="was not made by an archive"):
+        stream(archives, archiveTable=str(path))
+    with pytest.raises(Exception, match="there is no table"):
+        stream(archives, archiveTable=str(path) + "-absent")
