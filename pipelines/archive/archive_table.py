@@ -19,7 +19,7 @@ from headwater.pipelines.archive.round_plan import RoundPlan
 from headwater.pipelines.archive.written_tables import delta_writer_reason, indexed_columns
 from headwater.pipelines.file_systems.file_system import FileSystem
 from headwater.pipelines.loads.targets.schemas import misfit
-from headwater.pipelines.seam.marks import ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
+from headwater.pipelines.seam.marks import APPEND, ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.spark_errors import is_delta_conflict
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveTable", "TableSnapshot"]
 
-APPEND: Final = "append"
 _METADATA_KEY: Final = "headwater.archive"
 #: A table of more applications than this has no list of them in its last commit: its state is rebuilt by a job.
 MARKS_CONF: Final = "spark.databricks.delta.setTransactionsInCrc.maxAllowed"

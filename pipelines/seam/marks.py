@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ID_PROPERTY", "MODE_PROPERTY", "PREFIX", "TOPIC_PROPERTY", "end_mark", "gap_mark"]
+__all__ = ["APPEND", "ID_PROPERTY", "MODE_PROPERTY", "PREFIX", "TOPIC_PROPERTY", "UPSERT", "end_mark", "gap_mark"]
 
 TOPIC_PROPERTY: Final = "headwater.archive.topic"
 ID_PROPERTY: Final = "headwater.archive.topic.id"
-#: How records become rows: `append`, a row each.
+#: How records become rows: a row each, or the last one of each key.
 MODE_PROPERTY: Final = "headwater.archive.mode"
+APPEND: Final = "append"
+UPSERT: Final = "upsert"
 PREFIX: Final = "headwater.archive/"
 
 

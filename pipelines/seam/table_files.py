@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.seam.history_batches import FileBounds
+from headwater.pipelines.seam.marks import APPEND
 from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, table_offsets
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ def table_files(path: str) -> TableFiles:
     offsets = table_offsets(path)
     if offsets is None:
         raise SeamError(f"there is no table at {path}")
+    if offsets.mode != APPEND:
+        raise SeamError(
+            f"the table {path} keeps the last record of each key: its history has no offsets, and a stream begins at "
+            "the log's start, without the table"
+        )
     try:
         return TableFiles(offsets, _bounds(DeltaTable(path)))
     except (DeltaError, OSError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.seam.marks import ID_PROPERTY, MODE_PROPERTY, TOPIC_PROPERTY, end_mark
+from headwater.pipelines.seam.marks import APPEND, ID_PROPERTY, MODE_PROPERTY, TOPIC_PROPERTY, end_mark
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -33,7 +33,7 @@ class TableOffsets:
     topic_id: str
     committed_ms: int
     ends: dict[int, int] = field(default_factory=dict)
-    mode: str = "append"
+    mode: str = APPEND
 
 
 def table_offsets(path: str) -> TableOffsets | None:
@@ -65,5 +65,5 @@ def _offsets_of(table: DeltaTable, path: str) -> TableOffsets:
         topic_id,
         int(last.get("timestamp", 0)),
         ends,
-        properties.get(MODE_PROPERTY, "append"),
+        properties.get(MODE_PROPERTY, APPEND),
     )

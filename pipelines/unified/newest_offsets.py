@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headwater.pipelines.archive.errors import ArchiveError
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.file_systems.local import local_path
-from headwater.pipelines.seam.marks import ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
+from headwater.pipelines.seam.marks import APPEND, ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
 from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, table_offsets
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.spark_errors import first_line
@@ -49,7 +49,7 @@ def offsets_by_spark(spark: SparkSession, path: str) -> TableOffsets | None:
             topic_id,
             jvm.delta_committed_ms(transaction),
             dict(sorted(ArchiveState.of(jvm.delta_marks(transaction, PREFIX), topic_id).ends.items())),
-            properties.get(MODE_PROPERTY, "append"),
+            properties.get(MODE_PROPERTY, APPEND),
         )
     except (PySparkException, Py4JJavaError) as error:
         raise SeamError(f"the table {path} cannot be read: {first_line(error)}") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.errors import ArchiveError, other_topic
@@ -12,14 +11,12 @@ from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import plan_round
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.ranges import Range
+from headwater.pipelines.seam.marks import APPEND, UPSERT
 from headwater.pipelines.seam.table_offsets import TableOffsets
 
-__all__ = ["APPEND", "UPSERT", "UnifiedOffsets", "decide"]
+__all__ = ["UnifiedOffsets", "decide"]
 
 _ALL = 1 << 62
-#: How records become rows of a table (`seam.marks.MODE_PROPERTY`): a row each, or the last one of each key.
-APPEND: Final = "append"
-UPSERT: Final = "upsert"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from headwater.pipelines.archive.errors import ArchiveError
 from headwater.pipelines.archive.rows import is_raw, rows_of
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.loads.targets.schemas import misfit
+from headwater.pipelines.seam.marks import APPEND, UPSERT
 from headwater.pipelines.sources import decoding
 from headwater.pipelines.sources import topic as topic_source
-from headwater.pipelines.unified.unified_offsets import APPEND, UPSERT, UnifiedOffsets
+from headwater.pipelines.unified.unified_offsets import UnifiedOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
