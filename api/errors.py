@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from headwater.api.sql_gateway import SqlFailure, SqlFailureCode
 from headwater.api.topic_model import ErrorCode, TopicAdminError
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,10 @@ NOT_AUTHORIZED = 40301
 UNKNOWN_TOPIC = 40403
 UNKNOWN_RESOURCE = 40404
 PAYLOAD = 42206
+TIMED_OUT = 40801
+CANCELLED = 40901
+BUSY = 42901
+FAILED = 50002
 UNAVAILABLE = 50301
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -53,6 +58,20 @@ STATUS: dict[ErrorCode, tuple[int, int]] = {
     ErrorCode.BROKER_ERROR: (502, 502),
 }
 """Administration error -> (HTTP status, error_code). Total: a test compares it with `ErrorCode`."""
+
+SQL_STATUS: dict[SqlFailureCode, tuple[int, int]] = {
+    SqlFailureCode.INVALID: (400, REFUSED),
+    SqlFailureCode.NOT_PERMITTED: (403, NOT_AUTHORIZED),
+    SqlFailureCode.TIMED_OUT: (408, TIMED_OUT),
+    SqlFailureCode.CANCELLED: (409, CANCELLED),
+    SqlFailureCode.BUSY: (429, BUSY),
+    SqlFailureCode.FAILED: (500, FAILED),
+    SqlFailureCode.UNAVAILABLE: (503, UNAVAILABLE),
+}
+"""Failure of a query -> (HTTP status, error_code). Total, too."""
+
+RETRY_AFTER_S = 1
+"""Pause that a client of a busy service is told; queries end at any moment."""
 
 
 def error_response(status: int, error_code: int, message: str) -> JSONResponse:
@@ -84,6 +103,21 @@ async def _administration(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TopicAdminError)
     status, error_code = STATUS[error.code]
     return error_response(status, error_code, error.message)
+
+
+def sql_failure_response(failure: SqlFailure) -> JSONResponse:
+    """Build the error answer of a query, with the place in its statement."""
+    status, error_code = SQL_STATUS[failure.code]
+    place = "" if failure.place is None else "line {}, column {}: ".format(*failure.place)
+    answer = error_response(status, error_code, f"{place}{failure.message}")
+    if failure.code is SqlFailureCode.BUSY:
+        answer.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return answer
+
+
+async def _sql_failure(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, SqlFailure)
+    return sql_failure_response(error)
 
 
 async def _validation(_request: Request, error: Exception) -> JSONResponse:
@@ -124,6 +158,7 @@ async def _fault(request: Request, error: Exception) -> JSONResponse:
 def install_error_handlers(app: FastAPI) -> None:
     """Register the error handlers of every kind of failure with an application."""
     app.add_exception_handler(TopicAdminError, _administration)
+    app.add_exception_handler(SqlFailure, _sql_failure)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)

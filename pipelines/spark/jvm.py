@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def java_process() -> subprocess.Popen[bytes] | None:
-    """The JVM that PySpark launched from this process, running or ended; None if none was launched.
-
-    Depends on `SparkContext._gateway` and on its attribute `proc`, which PySpark's launcher sets.
-    """
+    """The JVM that PySpark launched, running or ended; None without one. Depends on `SparkContext._gateway.proc`."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -70,6 +67,11 @@ def activate(spark: SparkSession) -> None:
 
 
 # -- plans -----------------------------------------------------------------------------------------------------------
+
+
+def parsed_plan(spark: SparkSession, text: str) -> Any:
+    """A statement's plan as it is parsed, which resolves nothing and runs nothing: by `SessionState.sqlParser`."""
+    return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
 
 
 def analyzed_plan(frame: DataFrame) -> Any:
@@ -278,10 +280,7 @@ def last_execution(session: SparkSession, query: str) -> Any:
 
 
 def observed(execution: Any, name: str) -> Any | None:
-    """The metrics of `DataFrame.observe` under a name in an execution: a Scala `Row`; None if not available yet.
-
-    Depends on `QueryExecution.observedMetrics`.
-    """
+    """The metrics of `DataFrame.observe` (`QueryExecution.observedMetrics`): a Scala `Row`; None if not available."""
     row = execution.observedMetrics().get(name)
     return row.get() if row.isDefined() else None
 

@@ -15,6 +15,7 @@ _NEEDS_S3A = (
     "(docs/how-to/hdfs_and_object_stores.md)"
 )
 _READ_FAILED = "[FAILED_READ_FILE"
+_AWAITED = "Exception thrown in awaitResult"
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.*)$", re.MULTILINE)
 #: The last line of a Python traceback; Spark's SQLSTATE may stand after it.
 _RAISED = re.compile(r"(?!SQLSTATE)[A-Za-z_][\w.]*(Error|Exception|Warning)?: ")
@@ -54,8 +55,8 @@ def first_line(error: BaseException) -> str:
         raised = [line for line in lines if _RAISED.match(line)]
         return _OWN_CLASS.sub("", raised[-1] if raised else lines[0])
     java = re.search(r"^: ((?:[a-z]\w*\.)+[A-Z]\w*: .*)$", text, re.MULTILINE)
-    if java and _READ_FAILED in java[1] and (causes := _CAUSE.findall(text)):
-        return str(causes[-1])  # the outer exception names only the file
+    if java and any(outer in java[1] for outer in (_READ_FAILED, _AWAITED)) and (causes := _CAUSE.findall(text)):
+        return re.sub(r"\s*SQLSTATE:.*$", "", causes[-1])  # the outer exception names at most the file
     if java:
         return java[1]  # py4j's own first line names only the failed call
     line = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)

@@ -159,6 +159,7 @@ class LocalCluster(LocalProcesses):
             self._api.tell({"bootstrap_servers": self.bootstrap_servers})
             self._api.wait_ready(self.end_wait)
             self._begin_archive(self.bootstrap_servers)
+            self._begin_sql(self.bootstrap_servers)
         except ChildError as error:
             self.stop()
             raise NodeStartError(str(error)) from None
@@ -218,7 +219,8 @@ class LocalCluster(LocalProcesses):
             write_secret(path, text)
 
     def stop(self) -> None:
-        """Stop all processes cleanly: archiver, API, the brokers, at last ZooKeeper. May be called twice."""
+        """Stop all processes cleanly: SQL, archiver, API, the brokers, at last ZooKeeper. May be called twice."""
+        self._end_sql()
         self._end_archive()
         children = [self._api, *self._brokers.values(), self._zookeeper]
         for each in children:

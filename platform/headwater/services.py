@@ -6,8 +6,11 @@ receives the broker's address as soon as the broker reports one; meanwhile it im
 
 from __future__ import annotations
 
+import os
 import queue
+import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -75,6 +78,8 @@ class LocalProcesses:
         #: By process name, in the order of the start.
         self._children: dict[str, Child] = {}
         self._archive: Child | None = None
+        self._sql: Child | None = None
+        self._sql_folder = ""
 
     def wait(self) -> bool:
         """Block until `end_wait` is called (True) or a process was given up (False)."""
@@ -135,13 +140,48 @@ class LocalProcesses:
 
         def command(known: Mapping[str, Any] | None) -> list[str]:
             port = http_port if known is None else int(known["port"])
-            return child_command("api", "--http-port", str(port), "--host", host)
+            sql = ["--sql-socket", self._sql_socket] if self._sql is not None else []
+            return child_command("api", "--http-port", str(port), "--host", host, *sql)
 
         return self._add("api", "the REST API", command)
 
     def add_archive(self, file: str) -> None:
         """Let the node keep archives, as a file declares them, from `start` on: one driver with its own Spark."""
         self._archive = self._add("archive", "the archiver", lambda _: child_command("archive", "run", file))
+
+    def add_sql(self, file: str) -> None:
+        """Let the REST API answer queries, from `start` on: one process, whose Spark starts with the first query.
+
+        `file` is the pipeline by which topics have columns; '' for none.
+        """
+
+        def command(_known: Mapping[str, Any] | None) -> list[str]:
+            pipeline = ["--pipeline", file] if file else []
+            return child_command("sql-service", "--socket", self._sql_socket, *pipeline)
+
+        self._sql = self._add("sql", "the SQL service", command)
+
+    @property
+    def _sql_socket(self) -> str:
+        """The service's socket, in a folder that its user alone can enter: the path of a data directory may be long."""
+        if not self._sql_folder:
+            self._sql_folder = tempfile.mkdtemp(prefix="headwater-sql-")
+        return os.path.join(self._sql_folder, "socket")
+
+    def _begin_sql(self, bootstrap_servers: str) -> None:
+        """Start the SQL service, if there is one, and wait until it listens. Raises ChildError."""
+        if self._sql is not None:
+            self._sql.start()
+            self._sql.tell({"bootstrap_servers": bootstrap_servers})
+            self._sql.wait_ready(self._give_up)
+
+    def _end_sql(self) -> None:
+        if self._sql is not None:
+            self._sql.expect_end()
+            self._sql.stop()
+        if self._sql_folder:
+            shutil.rmtree(self._sql_folder, ignore_errors=True)
+            self._sql_folder = ""
 
     def _begin_archive(self, bootstrap_servers: str) -> None:
         """Start the archiver, if there is one, and wait until it has read its file. Raises ChildError."""
@@ -240,6 +280,7 @@ class LocalNode(LocalProcesses):
             self._api.tell({"bootstrap_servers": address})
             self._api.wait_ready(self._give_up)
             self._begin_archive(address)
+            self._begin_sql(address)
         except ChildError as error:
             self.stop()
             raise NodeStartError(str(error)) from None
@@ -249,6 +290,7 @@ class LocalNode(LocalProcesses):
 
     def stop(self) -> None:
         """Stop the processes cleanly, the broker at last. May be called twice."""
+        self._end_sql()
         self._end_archive()
         self._api.expect_end()
         self._broker.expect_end()

@@ -83,6 +83,10 @@ class Settings:
         "Where pipelines and `headwater sql` run: this machine, or a cluster such as spark://host:7077; a pipeline's "
         "`spark:` and `--conf spark.master=...` take precedence.",
     )
+    sql_idle_ms: int = _setting(
+        600_000, "Time without a query after which the SQL service ends its Spark.", min=1_000, max=INT_MAX
+    )
+    sql_queries_max: int = _setting(8, "Queries that the SQL service runs at once; others are refused.", min=1, max=100)
     checkpoints: str = _setting(
         "",
         "URL below which pipelines keep checkpoints and records, such as hdfs:///checkpoints; empty for the state "

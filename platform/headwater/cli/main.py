@@ -58,6 +58,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         "headwater.cli.verbs.transactions", "app", "List and describe transactions; find and abort hanging ones."
     ),
     "sql": Verb("headwater.cli.verbs.sql", "sql", "Run Spark SQL over topics and Delta tables."),
+    "sql-service": Verb("headwater.cli.verbs.sql_service", "sql_service", "Run queries for the REST API."),
     "load": Verb("headwater.cli.loads.command", "load", "Load ranges of topics into files or Delta tables, once."),
     "archive": Verb(
         "headwater.cli.archive.group", "app", "Keep topics in Delta tables, each record once, as fresh as declared."

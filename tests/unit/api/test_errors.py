@@ -176,6 +176,8 @@ def changes(app: Any) -> list[tuple[str, str]]:
         ("POST", "/subjects/{subject}"),
         ("POST", "/compatibility/subjects/{subject}/versions"),
         ("POST", "/compatibility/subjects/{subject}/versions/{version}"),
+        ("POST", "/headwater/v1/sql"),
+        ("DELETE", "/headwater/v1/sql/{query_id}"),
     }
     found = [
         (method.upper(), path)

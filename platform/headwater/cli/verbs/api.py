@@ -35,11 +35,13 @@ LISTEN_BACKLOG = 512
 @client_options
 @port_option("--http-port", "Port to listen on; 0 picks a free one.  [default: 8082]")
 @host_option
+@click.option("--sql-socket", metavar="PATH", help="Socket of `headwater sql-service`, which then answers queries.")
 @child_options
 def api(
     bootstrap_servers: str | None,
     http_port: int | None,
     host: str | None,
+    sql_socket: str | None,
     ready_fd: int | None,
     parent_fd: int | None,
 ) -> None:
@@ -54,7 +56,7 @@ def api(
         asked_host = host if host is not None else settings().host
         listener = listen(asked_host, http_port if http_port is not None else settings().http_port)
         with listener:
-            _serve(listener, asked_host, bootstrap_servers, link)
+            _serve(listener, asked_host, bootstrap_servers, sql_socket, link)
     except CliError as error:
         if not link.supervised:
             raise
@@ -98,7 +100,9 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _serve(listener: socket.socket, asked_host: str, bootstrap_servers: str | None, link: ParentLink) -> None:
+def _serve(
+    listener: socket.socket, asked_host: str, bootstrap_servers: str | None, sql_socket: str | None, link: ParentLink
+) -> None:
     import asyncio
     import ipaddress
     import logging
@@ -110,7 +114,9 @@ def _serve(listener: socket.socket, asked_host: str, bootstrap_servers: str | No
     from headwater.api.connection import BootstrapServersError, parse_bootstrap_servers
     from headwater.api.pipeline_status import PipelineStatus
     from headwater.api.registry.service import SchemaRegistry
+    from headwater.api.sql_policy import SqlPolicy
     from headwater.api.topic_admin import TopicAdmin
+    from headwater.sql_socket.client import SocketGateway
 
     logging.basicConfig(
         level=settings().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -130,6 +136,8 @@ def _serve(listener: socket.socket, asked_host: str, bootstrap_servers: str | No
     )
     status = PipelineStatus(admin, request_timeout_ms=settings().request_timeout_ms, security=client_security())
     host = listener.getsockname()[0]
+    is_secured = client_security().get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT"
+    is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
     app: FastAPI = create_app(
         admin,
         settings().http_body_bytes_max,
@@ -137,9 +145,11 @@ def _serve(listener: socket.socket, asked_host: str, bootstrap_servers: str | No
         status=status,
         changes=ChangePolicy.of(
             settings().http_changes,
-            broker_is_secured=client_security().get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT",
-            host_is_loopback=ipaddress.ip_address(host.partition("%")[0]).is_loopback,
+            broker_is_secured=is_secured,
+            host_is_loopback=is_loopback,
         ),
+        sql_gateway=SocketGateway(sql_socket) if sql_socket is not None else None,
+        sql_policy=SqlPolicy.of(settings().http_changes, broker_is_secured=is_secured, host_is_loopback=is_loopback),
         hosts=[name for name in (asked_host, *settings().http_hosts.replace(" ", "").split(",")) if name],
     )
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False, ws="none")

@@ -54,6 +54,16 @@ def _own_properties(broker_config: str) -> dict[str, object]:
     metavar="FILE",
     help="Keep the archives that this file declares, as `headwater archive run` does.",
 )
+@click.option(
+    "--sql",
+    "sql_file",
+    is_flag=False,
+    flag_value="",
+    default=None,
+    type=click.Path(),
+    metavar="[FILE]",
+    help="Answer queries on the REST API (POST /headwater/v1/sql); FILE is a pipeline, by which topics get columns.",
+)
 def up(
     data_dir: str | None,
     brokers: int,
@@ -62,6 +72,7 @@ def up(
     metrics_port: int | None,
     host: str | None,
     archive_file: str | None,
+    sql_file: str | None,
 ) -> None:
     """Run a node in the foreground: a broker and the REST API, each in its own process.
 
@@ -79,6 +90,8 @@ def up(
     node = _node(settings(), data_dir, brokers, kafka_port, http_port, metrics_port, host)
     if archive_file is not None:
         node.add_archive(archive_file)
+    if sql_file is not None:
+        node.add_sql(sql_file)
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,0 +1,173 @@
+"""One query over the catalog: judged, analysed, judged again, and run; and the sessions of the JVM that queries use."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.api.sql_gateway import QueryColumns, QueryEvent, SqlFailure, SqlFailureCode, SqlQuery
+from headwater.cli.sql.execution import failure_of
+from headwater.cli.sql.statement_run import StatementRun
+from headwater.cli.sql_service.connections import QueryWatch
+from headwater.cli.sql_service.result_rows import encoded, encoder_of
+from headwater.pipelines.sql.query_judge import StatementRefusal
+from headwater.pipelines.sql.query_plan import refusal_of_frame, refusal_of_text
+from headwater.pipelines.sql.relations import LAKE, LOG, Relations
+from headwater.pipelines.sql.statement import analysed
+from headwater.pipelines.sql.statement_errors import StatementError
+from headwater.pipelines.sql_text import scanner
+from headwater.pipelines.sql_text.scanner import Statement
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["CatalogSession", "CatalogSessions", "run_query"]
+
+POOL_PROPERTY: Final = "spark.scheduler.pool"
+MESSAGE_LENGTH_MAX: Final = 2_000
+LOCK_LOOK_S: Final = 0.2
+STUCK_S: Final = 60.0  # a planner that waits for a broker cannot be interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSession:
+    """A Spark session for one query at a time, and its relations."""
+
+    spark: SparkSession
+    relations: Relations
+
+
+class CatalogSessions:
+    """Sessions of one JVM, used again by later queries. Nothing of a query remains in one: it cannot set or create.
+
+    Sessions share the views `log.NAME` and the tables `lake.NAME`. A statement that names one of these holds
+    `shared_names` from where its relations are made until they are analysed and dropped: else another would scan its
+    ranges, or miss them.
+    """
+
+    def __init__(self, spark: SparkSession, relations: Callable[[SparkSession], Relations]) -> None:
+        self._spark = spark
+        self._relations = relations
+        self._lock = threading.Lock()
+        self._idle: list[CatalogSession] = []
+        self.shared_names = threading.Lock()
+
+    def take(self) -> CatalogSession:
+        """A session for one query."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        spark = self._spark.newSession()
+        return CatalogSession(spark, self._relations(spark))
+
+    def give_back(self, session: CatalogSession) -> None:
+        """The query of a session has ended."""
+        with self._lock:
+            self._idle.append(session)
+
+
+def run_query(
+    sessions: CatalogSessions,
+    query: SqlQuery,
+    pool: int,
+    bytes_max: int,
+    send: Callable[[QueryEvent], None],
+    watch: QueryWatch,
+) -> None:
+    """Run a query in a thread of its own, and send the events of its answer from this one.
+
+    Raises SqlFailure, Cancelled, and what `send` raises. A session whose thread does not end is not used again.
+    """
+    statement = statement_of(query.statement)
+    session = sessions.take()
+    run = StatementRun(session.spark, lambda run: _work(run, sessions, session, query, statement, pool, bytes_max))
+    run.start()
+    try:
+        watch.began(run.cancel)
+        for event in run.chunks():
+            send(event)
+    finally:
+        if run.is_alive:
+            run.cancel()
+        if run.wait(STUCK_S):
+            sessions.give_back(session)
+
+
+def statement_of(text: str) -> Statement:
+    """The one statement of a text. Raises SqlFailure."""
+    found = scanner.statements(text)
+    if len(found) != 1:
+        raise SqlFailure(SqlFailureCode.INVALID, f"one statement is run at a time, and there are {len(found)}")
+    return found[0]
+
+
+def _work(
+    run: StatementRun,
+    sessions: CatalogSessions,
+    session: CatalogSession,
+    query: SqlQuery,
+    statement: Statement,
+    pool: int,
+    bytes_max: int,
+) -> None:
+    began = time.monotonic()
+    try:
+        session.spark.sparkContext.setLocalProperty(POOL_PROPERTY, f"headwater-sql-{pool}")
+        frame = _judged(run, sessions, session, query, statement)
+        run.put(QueryColumns(tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)))
+        rows: Iterator[Any] = frame.limit(query.row_limit + 1).toLocalIterator()
+        encoder = encoder_of(query.form, frame.schema)
+        for event in encoded(rows, encoder, query.row_limit, bytes_max, began):
+            run.put(event)
+    except SqlFailure:
+        raise
+    except Exception as error:  # noqa: BLE001 - `failure_of` tells which are the statement's
+        run.check()  # a cancelled job fails in Py4J's own way
+        raise _failure(failure_of(error, session.relations, statement)) from None
+
+
+def _judged(
+    run: StatementRun, sessions: CatalogSessions, session: CatalogSession, query: SqlQuery, statement: Statement
+) -> DataFrame:
+    """Analyse a statement that is permitted. Raises SqlFailure, and what `analysed` raises."""
+    _require(refusal_of_text(session.spark, statement.text), statement)
+    run.check()
+    with contextlib.ExitStack() as held:
+        if names_shared(statement.text):
+            while not sessions.shared_names.acquire(timeout=LOCK_LOOK_S):
+                run.check()
+            held.callback(sessions.shared_names.release)
+        held.callback(session.relations.end)  # the plan has them; other statements must not
+        frame = analysed(session.spark, session.relations, statement, query.parameters)
+        _require(refusal_of_frame(frame), statement)
+    run.check()
+    return frame
+
+
+def names_shared(text: str) -> bool:
+    """Whether a statement may name a relation that sessions share: wherever the words stand.
+
+    >>> names_shared("SELECT * FROM `LOG`.a"), names_shared("SELECT 'log' FROM flights")
+    (True, False)
+    """
+    code = (token for token in scanner.tokens(text) if token.kind is not scanner.SqlTokenKind.COMMENT)
+    return any(token.name.lower() in (LOG, LAKE) for token in code)
+
+
+def _require(refusal: StatementRefusal | None, statement: Statement) -> None:
+    if refusal is not None:
+        place = statement.place(refusal.at) if refusal.at is not None else None
+        raise SqlFailure(SqlFailureCode.NOT_PERMITTED, refusal.reason, place)
+
+
+def _failure(error: Exception) -> SqlFailure:
+    """The failure that a client is told: a line."""
+    if isinstance(error, StatementError):
+        code = SqlFailureCode.INVALID if error.is_users else SqlFailureCode.FAILED
+        return SqlFailure(code, error.message[:MESSAGE_LENGTH_MAX], error.place)
+    line = " ".join(str(error).split())[:MESSAGE_LENGTH_MAX] or type(error).__name__
+    return SqlFailure(SqlFailureCode.FAILED, line)

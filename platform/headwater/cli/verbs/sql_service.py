@@ -1,0 +1,166 @@
+"""`headwater sql-service`: queries for the REST API, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from headwater.child import ParentLink
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.options import child_options, client_options, key_values, servers, settings
+from headwater.cli.shell.output import note
+
+if TYPE_CHECKING:
+    from headwater.api.sql_gateway import QueryEvent, SqlQuery
+    from headwater.cli.sql.options import SqlOptions
+    from headwater.cli.sql_service.connections import QueryWatch
+
+SOCKET_PATH_BYTES_MAX: Final = 107  # of a Unix socket's address on Linux
+
+
+@click.command("sql-service")
+@client_options
+@click.option("--socket", "path", required=True, metavar="PATH", help="Unix socket to listen on.")
+@click.option(
+    "--pipeline",
+    "file",
+    type=click.Path(),
+    help="Pipeline file, by which topics get typed columns and tables get names.",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Value of a variable ${NAME} of the pipeline; may be repeated.",
+)
+@click.option(
+    "--delta", "deltas", multiple=True, metavar="NAME=PATH", help="Delta table to show as lake.NAME; may be repeated."
+)
+@click.option(
+    "--registry",
+    metavar="URL",
+    help="Schema registry for the columns of topics; '' for none.  [default: the one on the brokers' node, if any]",
+)
+@child_options
+def sql_service(
+    bootstrap_servers: str | None,
+    path: str,
+    file: str | None,
+    assignments: tuple[str, ...],
+    deltas: tuple[str, ...],
+    registry: str | None,
+    ready_fd: int | None,
+    parent_fd: int | None,
+) -> None:
+    """Run queries over topics and Delta tables for the REST API.
+
+    The API reaches the service by --sql-socket. Spark starts with the first query, and ends when there was none for
+    sql_idle_ms. `headwater up --sql` runs both.
+    """
+    from headwater.cli.shell.checks import require_java
+    from headwater.cli.shell.termination import raise_on_sigterm
+    from headwater.cli.sql.options import SqlOptions
+
+    link = ParentLink(ready_fd, parent_fd)
+    raise_on_sigterm()
+    try:
+        require_java()
+        tables = key_values(deltas, "--delta")
+        options = SqlOptions(file=file, assignments=assignments, registry=registry)
+        # A supervisor tells the address as soon as there is one.
+        where = str(link.receive()["bootstrap_servers"]) if link.supervised else servers(bootstrap_servers)
+        _run(link, where, path, options, tables)
+    except CliError as error:
+        if not link.supervised:
+            raise
+        link.report_error(str(error), error.exit_code)
+        note(str(error))
+        raise SystemExit(error.exit_code) from None
+
+
+def listen(path: str) -> socket.socket:
+    """Listen on a Unix socket that its user alone can reach. Raises CliError.
+
+    A socket that a process left behind is replaced; one that is in use is not.
+    """
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+        raise CliError("sql-service", f"--socket {path}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if _is_served(path):
+                raise CliError("sql-service", f"--socket {path}: another process listens on it")
+            os.unlink(path)
+        listener.bind(path)
+        os.chmod(path, 0o600)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise CliError("sql-service", f"--socket {path}: {error.strerror}", exit_code=EXIT_FAILED) from None
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+def _run(link: ParentLink, where: str, path: str, options: SqlOptions, tables: dict[str, str]) -> None:
+    from headwater.cli.pipeline.reported_errors import reported_errors
+    from headwater.cli.sql.known_relations import Cluster
+    from headwater.cli.sql_service.catalog_query import CatalogSessions, run_query
+    from headwater.cli.sql_service.connections import Service, ServiceLimits
+    from headwater.cli.sql_service.held_resource import HeldResource
+    from headwater.cli.sql_service.session import checked_file, opened_sessions
+
+    cluster = Cluster(where)
+    limits = ServiceLimits(queries_max=settings().sql_queries_max)
+    held: HeldResource[CatalogSessions] = HeldResource(
+        lambda: opened_sessions(cluster, options, tables), settings().sql_idle_ms / 1000
+    )
+
+    def run(query: SqlQuery, pool: int, send: Callable[[QueryEvent], None], watch: QueryWatch) -> None:
+        with held.used(watch.check) as sessions:
+            run_query(sessions, query, pool, limits.bytes_max, send, watch)
+
+    with reported_errors():
+        checked_file(cluster, options)
+    with listen(path) as listener:
+        try:
+            threading.Thread(target=Service(run, limits).serve, args=(listener,), daemon=True).start()
+            link.watch()
+            link.report_ready({})
+            if not link.supervised:
+                sys.stdout.write(f"SQL service is ready: socket {path}\n")
+                sys.stdout.flush()
+            held.keep(_is_over)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _is_over(sessions: object | None) -> bool:
+    """Never; signals end the service, and so does the end of its JVM: a supervisor restarts it."""
+    if sessions is not None:
+        from headwater.pipelines.spark.session import lost_jvm
+
+        lost = lost_jvm()
+        if lost is not None:
+            note(lost)
+            raise SystemExit(EXIT_FAILED)
+    return False

@@ -1,0 +1,1 @@
+"""The local socket between the REST API and the SQL service: frames, the client, the server's connections."""
