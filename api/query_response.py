@@ -1,4 +1,4 @@
-"""The answer of a query as it is computed: JSON lines, or Arrow's stream."""
+"""The answer of a query as its service sends it: JSON lines, or Arrow's stream."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Final
 from headwater.pipelines.sql.relations import LAKE, LOG
 from headwater.pipelines.sql_text.functions import FUNCTIONS
 
-__all__ = ["NODES_MAX", "StatementRefusal", "SeenNode", "judge_analysed", "judge_parsed"]
+__all__ = ["NODES_MAX", "SeenNode", "StatementRefusal", "judge_analysed", "judge_parsed"]
 
 NODES_MAX: Final = 5_000  # each takes about a millisecond to look at
 SPARK: Final = "org.apache.spark.sql."
@@ -46,8 +46,9 @@ _PARSED: Final = _OPERATORS | {
 _PARSED_EXPRESSIONS: Final = frozenset(
     _ANALYSIS + name
     for name in (
-        "NamedParameter", "UnresolvedAlias", "UnresolvedAttribute", "UnresolvedExtractValue", "UnresolvedFunction",
-        "UnresolvedGenerator", "UnresolvedStar", "UnresolvedStarExceptOrReplace",
+        "MultiAlias", "NamedParameter", "UnresolvedAlias", "UnresolvedAttribute", "UnresolvedCollation",
+        "UnresolvedExtractValue", "UnresolvedFunction", "UnresolvedGenerator", "UnresolvedOrdinal", "UnresolvedStar",
+        "UnresolvedStarExceptOrReplace",
     )
 )  # fmt: skip
 #: Views are those of Headwater's relations, which are not looked into; relations are of `lake` (`SeenNode.of_lake`).

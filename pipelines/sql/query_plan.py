@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.spark import jvm
-from headwater.pipelines.sql.query_judge import StatementRefusal, SeenNode, judge_analysed, judge_parsed
+from headwater.pipelines.sql.query_judge import SeenNode, StatementRefusal, judge_analysed, judge_parsed
 from headwater.pipelines.sql.relations import LAKE
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ class Schema:
 
 def answer(rows: Iterator[Sequence[Any]], rows_max: int, bytes_max: int = 10**9) -> tuple[list[bytes], QueryEnd]:
     schema: Any = Schema("integer")
-    ticks = iter(range(10**6))
-    *chunks, end = encoded(rows, encoder_of(RowForm.NDJSON, schema), rows_max, bytes_max, 0, lambda: next(ticks) * 1e-9)
+    *chunks, end = encoded(rows, encoder_of(RowForm.NDJSON, schema), rows_max, bytes_max)
     assert isinstance(end, QueryEnd)
     assert all(isinstance(chunk, bytes) for chunk in chunks)
     return [chunk for chunk in chunks if isinstance(chunk, bytes)], end

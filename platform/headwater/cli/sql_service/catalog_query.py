@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.api.sql_gateway import QueryColumns, QueryEvent, SqlFailure, SqlFailureCode, SqlQuery
+from headwater.api.sql_gateway import QueryColumns, QueryEnd, QueryEvent, SqlFailure, SqlFailureCode, SqlQuery
 from headwater.cli.sql.execution import failure_of
 from headwater.cli.sql.statement_run import StatementRun
 from headwater.cli.sql_service.connections import QueryWatch
@@ -119,15 +120,32 @@ def _work(
         session.spark.sparkContext.setLocalProperty(POOL_PROPERTY, f"headwater-sql-{pool}")
         frame = _judged(run, sessions, session, query, statement)
         run.put(QueryColumns(tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)))
-        rows: Iterator[Any] = frame.limit(query.row_limit + 1).toLocalIterator()
-        encoder = encoder_of(query.form, frame.schema)
-        for event in encoded(rows, encoder, query.row_limit, bytes_max, began):
-            run.put(event)
+        for event in _events(frame, query, bytes_max):
+            is_end = isinstance(event, QueryEnd)
+            run.put(dataclasses.replace(event, seconds=round(time.monotonic() - began, 3)) if is_end else event)
     except SqlFailure:
         raise
     except Exception as error:  # noqa: BLE001 - `failure_of` tells which are the statement's
         run.check()  # a cancelled job fails in Py4J's own way
         raise _failure(failure_of(error, session.relations, statement)) from None
+
+
+def _events(frame: DataFrame, query: SqlQuery, bytes_max: int) -> Iterator[Any]:
+    """The encoded rows of a frame, and the end.
+
+    A Python worker encodes them and stops at the limits, so that the JVM never holds more than `bytes_max` of a result:
+    Spark hands a partition's rows to the driver at once.
+    """
+    form, schema, row_limit = query.form, frame.schema, query.row_limit
+    encoder_of(form, schema)  # fails here for a type that Arrow does not have
+
+    def encode(rows: Iterator[Any]) -> Iterator[Any]:
+        return encoded(rows, encoder_of(form, schema), row_limit, bytes_max)
+
+    # Spark drops a limit that it knows to be met, and there are several partitions then.
+    limited: Any = frame.limit(row_limit + 1).coalesce(1).rdd
+    found = limited.mapPartitions(encode).toLocalIterator()
+    return iter(found)
 
 
 def _judged(

@@ -38,7 +38,7 @@ class ServiceLimits:
 
     queries_max: int = 8
     session_queries_max: int = 4
-    bytes_max: int = 256 << 20
+    bytes_max: int = 32 << 20  # the JVM holds an answer about three times
 
 
 class QueryRunner(Protocol):

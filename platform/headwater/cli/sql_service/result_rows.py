@@ -1,10 +1,12 @@
-"""The rows of a result as bytes: JSON arrays a line, or Arrow's IPC stream; bounded in rows and bytes."""
+"""The rows of a result as bytes: JSON arrays a line, or Arrow's IPC stream; bounded in rows and bytes.
+
+This runs in Spark's Python workers.
+"""
 
 from __future__ import annotations
 
 import io
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,7 +20,6 @@ __all__ = ["ARROW_END", "RowEncoder", "encoded", "encoder_of"]
 
 CHUNK_ROWS_MAX: Final = 1_000
 CHUNK_BYTES: Final = 256 << 10  # a chunk ends behind the row that reaches it
-CHUNK_S_MAX: Final = 0.2  # rows that have come are sent after this time
 ARROW_END: Final = b"headwater.end"  # of the last batch's metadata, which has no rows: JSON, as in NDJSON's last line
 
 
@@ -90,7 +91,7 @@ class _Arrow:
         return self._drained()
 
     def end(self, end: QueryEnd) -> bytes:
-        value = {"rows": end.rows, "truncated": end.truncated, "seconds": end.seconds}
+        value = {"rows": end.rows, "truncated": end.truncated}
         self._writer.write_batch(_empty_batch(self._columns), custom_metadata={ARROW_END: json.dumps(value).encode()})
         self._writer.close()
         return self._drained()
@@ -114,18 +115,12 @@ def encoder_of(form: RowForm, schema: StructType) -> RowEncoder:
 
 
 def encoded(
-    rows: Iterator[Sequence[Any]],
-    encoder: RowEncoder,
-    rows_max: int,
-    bytes_max: int,
-    began: float,
-    clock: Callable[[], float] = time.monotonic,
+    rows: Iterator[Sequence[Any]], encoder: RowEncoder, rows_max: int, bytes_max: int
 ) -> Iterator[bytes | QueryEnd]:
     """Encode rows to chunks, the end last. A result ends before the row after `rows_max`, and before `bytes_max`.
 
-    `began` is when the query did, by the clock.
+    The end's seconds are 0.
     """
-    chunk_began = clock()
     count = total = chunk_rows = chunk_bytes = 0
     truncated = None
     for row in rows:
@@ -139,10 +134,10 @@ def encoded(
             break
         count, total = count + 1, total + size
         chunk_rows, chunk_bytes = chunk_rows + 1, chunk_bytes + size
-        if chunk_rows >= CHUNK_ROWS_MAX or chunk_bytes >= CHUNK_BYTES or clock() - chunk_began >= CHUNK_S_MAX:
+        if chunk_rows >= CHUNK_ROWS_MAX or chunk_bytes >= CHUNK_BYTES:
             yield encoder.chunk()
-            chunk_rows, chunk_bytes, chunk_began = 0, 0, clock()
-    end = QueryEnd(count, truncated, round(clock() - began, 3))
+            chunk_rows, chunk_bytes = 0, 0
+    end = QueryEnd(count, truncated, 0.0)
     last = encoder.chunk() + encoder.end(end)
     if last:
         yield last
