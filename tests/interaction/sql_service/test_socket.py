@@ -98,7 +98,7 @@ def test_a_time_limit_ends_a_query(lab: Lab) -> None:
 def test_a_time_limit_cuts_off_a_client_that_does_not_read(lab: Lab) -> None:
     async def read_nothing() -> None:
         async with SocketGateway(lab.path).run(SqlQuery("1", "flood", timeout_ms=1_000)):
-            await asyncio.to_thread(until, lambda: lab.flooded_bytes > 0)
+            await asyncio.to_thread(until, lambda: lab.running == 1)
             await asyncio.to_thread(until, lambda: lab.running == 0)
 
     asyncio.run(asyncio.wait_for(read_nothing(), WAIT_S))

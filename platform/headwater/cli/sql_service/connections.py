@@ -10,7 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from headwater.api.sql_gateway import TIMEOUT_MAX_MS, QueryColumns, QueryEvent, SqlFailure, SqlFailureCode, SqlQuery
+from headwater.api.sql_gateway import (
+    TIMEOUT_MAX_MS,
+    QueryColumns,
+    QueryEnd,
+    QueryEvent,
+    SqlFailure,
+    SqlFailureCode,
+    SqlQuery,
+)
 from headwater.cli.sql.statement_run import Cancelled
 from headwater.cli.sql_service.admission import Admission
 from headwater.sql_socket.frames import (
@@ -112,32 +120,43 @@ class Service:
                 answer.fail(failure)
                 return
             try:
-                self._answer_query(query, pool, connection, frames, answer)
+                last = self._answer_query(query, pool, connection, frames, answer)
             finally:
                 with self._lock:
                     self._admission.release(query.query_id)
+            # Who asks again behind the end of an answer finds its place free.
+            answer.end(last)
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # the reading thread ends with the connection
 
     def _answer_query(
         self, query: SqlQuery, pool: int, connection: socket.socket, frames: FrameReader, answer: _Answer
-    ) -> None:
+    ) -> QueryEnd | SqlFailure:
+        """Send all of an answer but its end, which is returned."""
+        ends: list[QueryEnd] = []
+
+        def send(event: QueryEvent) -> None:
+            if isinstance(event, QueryEnd):
+                ends.append(event)
+            else:
+                answer.send(event)
+
         watch = QueryWatch()
         done = threading.Event()
         threading.Thread(target=_await_cancel, args=(connection, frames, watch, answer), daemon=True).start()
         threading.Thread(target=_await_deadline, args=(query, watch, answer, done), daemon=True).start()
         try:
-            self._run(query, pool, answer.send, watch)
+            self._run(query, pool, send, watch)
         except SqlFailure as failure:
-            answer.fail(watch.failure or failure)
+            return watch.failure or failure
         except Cancelled:
-            answer.fail(watch.failure or _cancelled())
+            return watch.failure or _cancelled()
         except Exception as error:  # noqa: BLE001 - the JVM may end at any moment, and the client must learn of it
             line = " ".join(str(error).split())[:500]
-            answer.fail(watch.failure or SqlFailure(SqlFailureCode.FAILED, f"the service failed: {line}"))
+            return watch.failure or SqlFailure(SqlFailureCode.FAILED, f"the service failed: {line}")
         finally:
             done.set()
-            # The reading thread ends with the connection.
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        return ends[0]
 
 
 def _first_query(connection: socket.socket, frames: FrameReader) -> SqlQuery:
@@ -187,6 +206,14 @@ class _Answer:
         self._connection = connection
         self._lock = threading.Lock()
         self._is_over = False
+
+    def end(self, last: QueryEnd | SqlFailure) -> None:
+        """End the answer; without effect on one that has ended."""
+        if isinstance(last, SqlFailure):
+            self.fail(last)
+        else:
+            with contextlib.suppress(Cancelled):
+                self.send(last)
 
     def send(self, event: QueryEvent) -> None:
         """Send an event; waits for a client that does not read. Raises Cancelled if it is gone."""
