@@ -149,15 +149,16 @@ class LocalProcesses:
         """Let the node keep archives, as a file declares them, from `start` on: one driver with its own Spark."""
         self._archive = self._add("archive", "the archiver", lambda _: child_command("archive", "run", file))
 
-    def add_sql(self, file: str) -> None:
+    def add_sql(self, file: str, archive_file: str = "") -> None:
         """Let the REST API answer queries, from `start` on: one process, whose Spark starts with the first query.
 
-        `file` is the pipeline by which topics have columns; '' for none.
+        `file` is the pipeline by which topics have columns, `archive_file` declares archives; '' for none.
         """
 
         def command(_known: Mapping[str, Any] | None) -> list[str]:
             pipeline = ["--pipeline", file] if file else []
-            return child_command("sql-service", "--socket", self._sql_socket, *pipeline)
+            archive = ["--archive", archive_file] if archive_file else []
+            return child_command("sql-service", "--socket", self._sql_socket, *pipeline, *archive)
 
         self._sql = self._add("sql", "the SQL service", command)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 READY = re.compile(r"Headwater is ready: kafka (\S+), http (\S+), metrics (\S+)\n")
 TEXT = "archive: {root: lake, freshness: 1 second, topics: {flights: }}\n"
 BEGIN_S = 300.0
-UP = ("up", "--data", "data", "--kafka-port", "0", "--http-port", "0", "--archive", "archive.yaml")
+UP = ("up", "--data", "data", "--kafka-port", "0", "--http-port", "0", "--archive", "archive.yaml", "--sql")
 
 
 @pytest.fixture
@@ -79,6 +81,19 @@ def last_status(servers: str) -> ArchiverStatus:
     return decode_archiver_status(found)
 
 
+def counted(http: str, name: str) -> int:
+    """The rows of a relation, by the node's REST API."""
+    body = json.dumps({"statement": f"SELECT count(*) FROM {name}"}).encode()
+    request = urllib.request.Request(
+        f"{http}/headwater/v1/sql", body, {"Content-Type": "application/json"}, method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=BEGIN_S) as response:
+        _, row, end = response.read().splitlines()
+    assert "end" in json.loads(end)
+    found = json.loads(row)
+    return int(found[0] if isinstance(found, list) else next(iter(found.values())))
+
+
 def test_a_node_keeps_archives_and_starts_an_archiver_again(node: subprocess.Popen[str], tmp_path: Path) -> None:
     assert node.stdout is not None
     ready = READY.fullmatch(node.stdout.readline())
@@ -103,6 +118,11 @@ def test_a_node_keeps_archives_and_starts_an_archiver_again(node: subprocess.Pop
     until(lambda: archived() == 3, patience_s=BEGIN_S)
     until(lambda: last_status(servers).rows == 1)
     assert (last_status(servers).state, last_status(servers).process) == ("running", archivers(node.pid)[0])
+    # The node's SQL knows the archives: a record behind the table is there at once.
+    producer.produce("flights", b"4")
+    assert producer.flush(60) == 0
+    assert counted(ready[2], "flights") == 4
+    assert counted(ready[2], "lake.flights") >= 3
     node.send_signal(signal.SIGTERM)
     assert node.wait(BEGIN_S) == 0
     assert archivers(node.pid) == []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from headwater.cli.pipeline.loading import load
 from headwater.cli.shell.driver_session import driver_session
 from headwater.cli.shell.options import settings
-from headwater.cli.sql.known_relations import Cluster, known_relations
+from headwater.cli.sql.known_relations import Cluster, archives_of, known_relations
 from headwater.cli.sql.options import SqlOptions
 from headwater.cli.sql_service.catalog_query import CatalogSessions
 from headwater.pipelines.spark import jvm
@@ -19,7 +19,7 @@ from headwater.pipelines.sql.relations import session_conf
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["checked_file", "opened_sessions", "service_conf"]
+__all__ = ["checked_files", "opened_sessions", "service_conf"]
 
 #: Of one query's result, which the JVM holds as it was computed; larger ones fail instead of filling the heap.
 RESULT_SIZE_MAX: Final = "512m"
@@ -44,12 +44,19 @@ def opened_sessions(cluster: Cluster, options: SqlOptions, tables: Mapping[str, 
     """
     with driver_session("headwater sql-service", service_conf(settings().spark_master)) as start:
         spark = _started(start)
-        known = known_relations(spark, cluster, options, tables)
-        yield CatalogSessions(spark, lambda session: cluster.relations(session, known))
+        archives = archives_of(options)
+        known = archives.known(known_relations(spark, cluster, options, tables))
+        yield CatalogSessions(
+            spark, lambda session: cluster.relations(session, known, archives.frames(session, cluster.where))
+        )
 
 
-def checked_file(cluster: Cluster, options: SqlOptions) -> None:
-    """Read the pipeline's file, if there is one, so that its mistakes are known at the start. Raises PipelineError."""
+def checked_files(cluster: Cluster, options: SqlOptions) -> None:
+    """Read the files of pipeline and archives, so that their mistakes are known at the start.
+
+    Raises PipelineError and CliError.
+    """
+    archives_of(options)
     if options.file is not None:
         load(options.file, options.assignments, frozenset(cluster.topics.all()))
 

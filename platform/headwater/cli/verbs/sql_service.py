@@ -35,11 +35,16 @@ SOCKET_PATH_BYTES_MAX: Final = 107  # of a Unix socket's address on Linux
     help="Pipeline file, by which topics get typed columns and tables get names.",
 )
 @click.option(
+    "--archive",
+    type=click.Path(),
+    help="File that declares archives: the name of an archived topic is its table and, behind it, the log.",
+)
+@click.option(
     "--set",
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Value of a variable ${NAME} of the pipeline; may be repeated.",
+    help="Value of a variable ${NAME} of the pipeline, or of the archives' file without one; may be repeated.",
 )
 @click.option(
     "--delta", "deltas", multiple=True, metavar="NAME=PATH", help="Delta table to show as lake.NAME; may be repeated."
@@ -54,6 +59,7 @@ def sql_service(
     bootstrap_servers: str | None,
     path: str,
     file: str | None,
+    archive: str | None,
     assignments: tuple[str, ...],
     deltas: tuple[str, ...],
     registry: str | None,
@@ -74,7 +80,7 @@ def sql_service(
     try:
         require_java()
         tables = key_values(deltas, "--delta")
-        options = SqlOptions(file=file, assignments=assignments, registry=registry)
+        options = SqlOptions(file=file, assignments=assignments, archive=archive, registry=registry)
         # A supervisor tells the address as soon as there is one.
         where = str(link.receive()["bootstrap_servers"]) if link.supervised else servers(bootstrap_servers)
         _run(link, where, path, options, tables)
@@ -126,7 +132,7 @@ def _run(link: ParentLink, where: str, path: str, options: SqlOptions, tables: d
     from headwater.cli.sql_service.catalog_query import CatalogSessions, run_query
     from headwater.cli.sql_service.connections import Service, ServiceLimits
     from headwater.cli.sql_service.held_resource import HeldResource
-    from headwater.cli.sql_service.session import checked_file, opened_sessions
+    from headwater.cli.sql_service.session import checked_files, opened_sessions
 
     cluster = Cluster(where)
     limits = ServiceLimits(queries_max=settings().sql_queries_max)
@@ -139,7 +145,7 @@ def _run(link: ParentLink, where: str, path: str, options: SqlOptions, tables: d
             run_query(sessions, query, pool, limits.bytes_max, send, watch)
 
     with reported_errors():
-        checked_file(cluster, options)
+        checked_files(cluster, options)
     with listen(path) as listener:
         try:
             threading.Thread(target=Service(run, limits).serve, args=(listener,), daemon=True).start()

@@ -91,7 +91,7 @@ def up(
     if archive_file is not None:
         node.add_archive(archive_file)
     if sql_file is not None:
-        node.add_sql(sql_file)
+        node.add_sql(sql_file, archive_file or "")
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
