@@ -122,7 +122,7 @@ def segments_to_delete(
         if not (before_start or ((expired or too_much) and segment.end_offset <= high_watermark)):
             break
         excess_bytes -= segment.size_bytes
-        if hold is None or before_start or segment.end_offset <= hold.offset:
+        if hold is None or segment.end_offset <= max(hold.offset, log_start_offset):
             count += 1
         else:
             held.append(segment.size_bytes)
