@@ -29,6 +29,7 @@ FRESHNESS_MS_MIN = 1_000
 VIEW_GRACE = "10 minutes"
 
 OnError = Literal["store", "suspend"]
+Mode = Literal["append", "upsert"]
 
 
 class _Choices(Model):
@@ -55,6 +56,12 @@ class _Choices(Model):
         default=None,
         description="values that cannot be decoded: `store` keeps them, with the reason, in the columns `_value` and "
         "`_error`; `suspend` stops the topic's archive before them. Default: `store`",
+    )
+    mode: Mode | None = Field(
+        default=None,
+        description="how records become rows of a new table: `append`, a row each; `upsert`, the last record of each "
+        "key, a tombstone deletes it. A table keeps its mode. Default: `upsert` if the topic is compacted, else "
+        "`append`",
     )
     merge_schema: bool | None = Field(
         default=None, description="add columns of a later schema to the table. Default: `false`"
@@ -133,6 +140,7 @@ class TopicArchiveSpec:
         freshness_ms: How long a record may wait.
         view_grace_ms: How far the archive's group stays behind the table.
         round_bytes: About how many bytes of the log a round takes.
+        mode: How records become rows; None for what the table has, or by the topic's cleanup.policy for a new one.
     """
 
     topic: str
@@ -147,6 +155,7 @@ class TopicArchiveSpec:
     freshness_ms: int = interval_ms(FRESHNESS)
     view_grace_ms: int = interval_ms(VIEW_GRACE)
     round_bytes: int = ROUND_BYTES
+    mode: Mode | None = None
 
 
 def parse_archive(
@@ -200,7 +209,7 @@ def _spec(declared: ArchiveDeclaration, topic: str, own: ArchivedTopic, loaded: 
         raise ArchiveError(f"{table}: Spark takes * ? [ ] {{ }} and \\ in a path for a pattern: name another table")
     chosen = {
         name: value
-        for name in ("raw", "headers", "on_gap", "on_error", "merge_schema", "maintenance", "round_bytes")
+        for name in ("raw", "headers", "on_gap", "on_error", "mode", "merge_schema", "maintenance", "round_bytes")
         if (value := _said(declared, own, name)) is not None
     }
     freshness, grace = (

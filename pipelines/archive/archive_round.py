@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import urllib.parse
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,15 @@ from headwater.pipelines.archive.archive_table import ArchiveTable, TableSnapsho
 from headwater.pipelines.archive.arrow_rows import ArrowRows, ValueKind, arrow_rows
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.file_writing import UNDECODED, RangeWriter, WrittenRange, write_ranges
+from headwater.pipelines.archive.key_rows import (
+    KEY,
+    KeyCounts,
+    is_tombstone,
+    key_counts,
+    last_of_keys,
+    with_keys,
+    without_keys,
+)
 from headwater.pipelines.archive.round_plan import RoundPlan, cut
 from headwater.pipelines.archive.rows import read_records, rows_of
 from headwater.pipelines.datasource.brokers import Brokers, connection_options
@@ -26,6 +36,10 @@ from headwater.pipelines.datasource.reading import RangePartition, plan_tasks
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
 from headwater.pipelines.loads.counted_rows import counted
 from headwater.pipelines.loads.rows import rows_per_task
+from headwater.pipelines.seam.marks import UPSERT
+from headwater.pipelines.sources import decoding
+from headwater.pipelines.sources.topic import batch_of_ranges
+from headwater.pipelines.spark import jvm_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,6 +125,8 @@ class ArchiveRound:
         `before_commit` raises if the round must not be committed. Whatever is raised before the commit, the table has
         nothing of the round; the outcome of a commit that fails is unknown, and the next round reads it from the table.
         """
+        if self.snapshot.mode == UPSERT:
+            return self._upsert(plan, before_commit)
         round_name = uuid.uuid4().hex
         rows = arrow_rows(self.known, self.spec.topic, self.schema, keeps_value=self.spec.raw)
         if self.snapshot.writer_reason or self.snapshot.lacks(self.schema):
@@ -146,6 +162,78 @@ class ArchiveRound:
             self._delete_path(join(self.spec.table, UNDECODED, round_name))
         archived = {**self.snapshot.state.ends, **plan.ends}
         return RoundOutcome(self.spec.topic, self.spec.table, version, plan, archived, *numbers, len(added))
+
+    def _upsert(self, plan: RoundPlan, before_commit: Callable[[], None]) -> RoundOutcome:
+        """Let the last record of each key take the place of the key's row; a tombstone deletes it.
+
+        Files with rows of these keys are written anew, as MERGE does. The round's records are read once: the log may be
+        compacted meanwhile.
+        """
+        spec = self.spec
+        frame: DataFrame | None = None
+        replaced: list[Any] = []
+        numbers = KeyCounts()
+        if plan.ranges:
+            rows = self._decoded_log(plan)
+            last = last_of_keys(rows).localCheckpoint()
+            numbers = key_counts(last, is_tombstone(self.known, spec.topic, keeps_value=spec.raw))
+            if numbers.keyless is not None:
+                raise ArchiveError(
+                    f"{spec.topic}-{numbers.keyless[0]} has a record without a key at offset {numbers.keyless[1]}: a "
+                    "table of the mode upsert has none; archive the topic with mode: append"
+                )
+            if spec.on_error == "suspend" and numbers.errors:
+                return self._add_before(rows, plan, before_commit)
+            frame, replaced = self._rewritten(last)
+        written = (numbers.rows, numbers.errors)
+
+        def confirm() -> tuple[int, int]:
+            before_commit()
+            return written
+
+        version = self.table.commit(self.spark, self.snapshot, plan, [], frame, confirm, self.schema, replaced)
+        archived = {**self.snapshot.state.ends, **plan.ends}
+        return RoundOutcome(spec.topic, spec.table, version, plan, archived, *written, len(replaced))
+
+    def _rewritten(self, last: DataFrame) -> tuple[DataFrame | None, list[Any]]:
+        """The rows to write for the last records of some keys, and the table's files that they replace."""
+        from pyspark.sql import functions as f
+
+        spark, snapshot, spec = self.spark, self.snapshot, self.spec
+        live = last.where(~is_tombstone(self.known, spec.topic, keeps_value=spec.raw))
+        files = jvm_delta.delta_files(snapshot.transaction)
+        if not files:
+            return live, []
+        table = jvm_delta.delta_file_rows(spark, snapshot.transaction, list(files.values()))
+        places = table.select(*KEY, f.col("_metadata.file_name").alias("_file"))
+        touched = with_keys(places, last).select("_file").distinct().collect()
+        replaced = [files[urllib.parse.quote(row[0]) if row[0] not in files else row[0]] for row in touched]
+        if not replaced:
+            return live, []
+        kept = without_keys(jvm_delta.delta_file_rows(spark, snapshot.transaction, replaced), last)
+        return kept.unionByName(live, allowMissingColumns=True), replaced
+
+    def _decoded_log(self, plan: RoundPlan) -> DataFrame:
+        """The rows of a plan's records, by Spark's own decoding."""
+        topic = self.spec.topic
+        records = batch_of_ranges(
+            self.spark,
+            self.brokers,
+            topic,
+            self.topic_id,
+            plan.ranges,
+            headers=True,
+            json_fields=decoding.topic_json_fields(self.known, topic),
+            pushdown=False,
+        )
+        return rows_of(
+            records,
+            self.known,
+            topic,
+            keeps_value=self.spec.raw,
+            headers=self.spec.headers,
+            with_headers=self.spec.headers,
+        )
 
     def _write(self, rows: ArrowRows, plan: RoundPlan, round_name: str) -> list[WrittenRange]:
         topic = self.spec.topic
@@ -209,6 +297,8 @@ class ArchiveRound:
 
         place, error = f.col(columns.OFFSET), f.col(columns.ERROR)
         bad = decoded.where(error.isNotNull())
+        if self.snapshot.mode == UPSERT:
+            bad = bad.where(~is_tombstone(self.known, self.spec.topic, keeps_value=self.spec.raw))
         first = bad.groupBy(columns.PARTITION).agg(f.min(place), f.min_by(error, place)).collect()
         shorter = cut(plan, {int(row[0]): int(row[1]) for row in first})
         if shorter.offsets:

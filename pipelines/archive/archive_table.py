@@ -19,8 +19,8 @@ from headwater.pipelines.archive.round_plan import RoundPlan
 from headwater.pipelines.archive.written_tables import delta_writer_reason, indexed_columns
 from headwater.pipelines.file_systems.file_system import FileSystem
 from headwater.pipelines.loads.targets.schemas import misfit
-from headwater.pipelines.seam.marks import APPEND, ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
-from headwater.pipelines.spark import jvm
+from headwater.pipelines.seam.marks import APPEND, ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY, UPSERT
+from headwater.pipelines.spark import jvm_delta
 from headwater.pipelines.spark.spark_errors import is_delta_conflict
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class TableSnapshot:
         indexed_columns: How many columns have statistics.
         schema: Its columns in Spark's JSON.
         committed_ms: When the version was committed, in milliseconds since 1970.
+        mode: How records become rows: `append` or `upsert`.
     """
 
     transaction: Any
@@ -54,6 +55,7 @@ class TableSnapshot:
     indexed_columns: int
     schema: str = field(repr=False)
     committed_ms: int
+    mode: str
 
     def lacks(self, columns: StructType) -> bool:
         """Whether the table lacks columns."""
@@ -91,50 +93,52 @@ class ArchiveTable:
     def snapshot(self, spark: SparkSession) -> TableSnapshot | None:
         """The table's newest state; None without a table. Raises ArchiveError if it cannot be this archive's."""
         spark.conf.set(MARKS_CONF, MARKS_MAX)
-        transaction = jvm.start_delta_transaction(spark, self.path)
-        if jvm.delta_version(transaction) < 0:
+        transaction = jvm_delta.start_delta_transaction(spark, self.path)
+        if jvm_delta.delta_version(transaction) < 0:
             return None
-        protocol, definition = (json.loads(text) for text in jvm.delta_definition(transaction))
+        protocol, definition = (json.loads(text) for text in jvm_delta.delta_definition(transaction))
         definition = definition["metaData"]
-        self._require_own(definition.get("configuration", {}))
+        properties = definition.get("configuration", {})
+        self._require_own(properties)
         schema = definition["schemaString"]
         return TableSnapshot(
             transaction,
-            jvm.delta_version(transaction),
-            ArchiveState.of(jvm.delta_marks(transaction, PREFIX), self._topic_id),
+            jvm_delta.delta_version(transaction),
+            ArchiveState.of(jvm_delta.delta_marks(transaction, PREFIX), self._topic_id),
             delta_writer_reason(protocol["protocol"], definition, json.loads(schema)["fields"]),
             indexed_columns(definition),
             schema,
-            jvm.delta_committed_ms(transaction),
+            jvm_delta.delta_committed_ms(transaction),
+            properties[MODE_PROPERTY],
         )
 
-    def create(self, spark: SparkSession, columns: StructType, before_commit: Callable[[], None]) -> None:
+    def create(self, spark: SparkSession, columns: StructType, mode: str, before_commit: Callable[[], None]) -> None:
         """Make the table, without a row, unless there is one. Raises ArchiveError for a folder that holds files."""
         names = [entry.name for entry in self._files.list(self.path) if not entry.name.startswith(("_", "."))]
         if names:
             raise ArchiveError(f"{self.path} holds files ({names[0]}) and is no Delta table: name a folder of its own")
-        properties = {TOPIC_PROPERTY: self._topic, ID_PROPERTY: self._topic_id, MODE_PROPERTY: APPEND}
+        properties = {TOPIC_PROPERTY: self._topic, ID_PROPERTY: self._topic_id, MODE_PROPERTY: mode}
         with commit_lock(self.path, self._is_stopped):
             before_commit()
-            transaction = jvm.start_delta_transaction(spark, self.path)
-            if jvm.delta_version(transaction) < 0:
-                jvm.create_delta_table(spark, transaction, columns.json(), properties)
+            transaction = jvm_delta.start_delta_transaction(spark, self.path)
+            if jvm_delta.delta_version(transaction) < 0:
+                jvm_delta.create_delta_table(spark, transaction, columns.json(), properties)
 
     def _require_own(self, properties: Mapping[str, str]) -> None:
         """Raise ArchiveError unless the table is this archive's, by its properties."""
         topic_id, mode = properties.get(ID_PROPERTY), properties.get(MODE_PROPERTY)
-        retention = properties.get(jvm.TRANSACTION_RETENTION)
+        retention = properties.get(jvm_delta.TRANSACTION_RETENTION)
         if topic_id is None:
             raise ArchiveError(f"the table {self.path} was not made by an archive: name another table")
         if topic_id != self._topic_id:
             its_topic = properties.get(TOPIC_PROPERTY, "")
             raise ArchiveError(other_topic(self.path, its_topic, topic_id, self._topic, self._topic_id))
-        if mode != APPEND:
+        if mode not in (APPEND, UPSERT):
             raise ArchiveError(f"the table {self.path} is an archive of the mode {mode}, which this release lacks")
         if retention is not None:
             raise ArchiveError(
-                f"the table {self.path} has the property {jvm.TRANSACTION_RETENTION} = {retention}: it would forget "
-                "its offsets; unset it"
+                f"the table {self.path} has the property {jvm_delta.TRANSACTION_RETENTION} = {retention}: it would "
+                "forget its offsets; unset it"
             )
 
     def commit(
@@ -146,8 +150,11 @@ class ArchiveTable:
         frame: DataFrame | None,
         confirm: Callable[[], tuple[int, int]],
         columns: StructType,
+        replaced: Sequence[Any] | None = None,
     ) -> int:
         """Commit a round: its files, a frame's rows, its offsets and gaps; the version.
+
+        `replaced` are files of the table (`jvm_delta.delta_files`) whose rows are the frame's from then on.
 
         `confirm` is called in the last moment, when all files are written: it tells the numbers of rows and of those
         with an error, and raises if the round must not be committed. Raises ArchiveFailed if another commit has
@@ -162,15 +169,15 @@ class ArchiveTable:
                 rows, errors = confirm()
                 yield json.dumps({_METADATA_KEY: self._said(plan, rows, errors)}, separators=(",", ":"))
 
+        marks = marks_of(self._topic_id, plan.ends, plan.gaps)
+        merge = snapshot.lacks(columns)
         try:
-            return jvm.commit_delta_files(
-                spark,
-                snapshot.transaction,
-                adds,
-                frame,
-                marks_of(self._topic_id, plan.ends, plan.gaps),
-                merge_schema=snapshot.lacks(columns),
-                committing=committing,
+            if replaced is not None:
+                return jvm_delta.commit_delta_rewrite(
+                    spark, snapshot.transaction, replaced, frame, marks, merge_schema=merge, committing=committing
+                )
+            return jvm_delta.commit_delta_files(
+                spark, snapshot.transaction, adds, frame, marks, merge_schema=merge, committing=committing
             )
         except PySparkException as error:
             if is_delta_conflict(error):

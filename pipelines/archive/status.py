@@ -27,6 +27,7 @@ class ArchiveStatus:
 
     Attributes:
         version: The table's version; -1 without a table.
+        mode: How records become rows of the table; '' without one.
         archived: The next offset of each partition in the table.
         log_start, log_end: Those of the topic.
         to_add: Offsets that the table lacks.
@@ -38,6 +39,7 @@ class ArchiveStatus:
     topic: str
     table: str
     version: int = -1
+    mode: str = ""
     archived: dict[int, int] = field(default_factory=dict)
     log_start: dict[int, int] = field(default_factory=dict)
     log_end: dict[int, int] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class ArchiveStatus:
             "topic": self.topic,
             "table": self.table,
             "version": self.version,
+            "mode": self.mode,
             "partitions": [
                 {
                     "partition": partition,
@@ -104,6 +107,7 @@ def _compared(spec: TopicArchiveSpec, log: LogState, table: TableOffsets | None,
         spec.topic,
         spec.table,
         -1 if table is None else table.version,
+        "" if table is None else table.mode,
         dict(archived),
         dict(log.first),
         dict(log.end),

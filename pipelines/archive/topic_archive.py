@@ -22,11 +22,12 @@ from headwater.pipelines.archive.trailing_offsets import TrailingOffsets
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
-from headwater.pipelines.loads.offsets.log_state import bytes_per_offset, client_of, log_state
+from headwater.pipelines.loads.offsets.log_state import bytes_per_offset, client_of, is_compacted, log_state
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.positions import PositionKind
 from headwater.pipelines.locks.broker_lock import BrokerLock
 from headwater.pipelines.locks.owner import Owner
+from headwater.pipelines.seam.marks import APPEND, UPSERT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,6 +121,11 @@ class TopicArchive:
         spec = self.spec
         table = ArchiveTable(spec.table, spec.topic, self._topic_id, self._files, self._is_stopped)
         snapshot = table.snapshot(spark)
+        if snapshot is not None and spec.mode not in (None, snapshot.mode):
+            raise ArchiveError(
+                f"the table {spec.table} has the mode {snapshot.mode}, which it keeps, and not {spec.mode}: name "
+                "another table, or leave out `mode`"
+            )
         state = ArchiveState() if snapshot is None else snapshot.state
         if snapshot is not None and not self._is_known:
             # A restart knows of the newest version only.
@@ -133,7 +139,7 @@ class TopicArchive:
             raise ArchiveError(f"the values of {spec.topic} are raw: the column value has their bytes, leave out `raw`")
         schema = table_columns(spark, columns_known, spec.topic, keeps_value=spec.raw, headers=spec.headers)
         if snapshot is None:
-            table.create(spark, schema, self._before_commit)
+            table.create(spark, schema, self._new_mode(), self._before_commit)
             snapshot = table.snapshot(spark)
             if snapshot is None or snapshot.state.ends:
                 raise ArchiveFailed(f"the table {spec.table} was made or removed by another process meanwhile")
@@ -174,6 +180,15 @@ class TopicArchive:
         size = bytes_per_offset(self._brokers, found.topic, missing) if missing else None
         offsets_max = min(max(int(self.spec.round_bytes / (size or BYTES_PER_OFFSET)), 1), ROUND_OFFSETS_MAX)
         return plan_round(state, found, begin, on_gap=self.spec.on_gap, offsets_max=offsets_max), size
+
+    def _new_mode(self) -> str:
+        """The mode of a new table: what is declared, else by the topic's cleanup.policy."""
+        if self.spec.mode is not None:
+            return self.spec.mode
+        try:
+            return UPSERT if is_compacted(self._brokers, self.spec.topic) else APPEND
+        except LoadFailed as error:
+            raise ArchiveFailed(str(error)) from None
 
     def _require_topic(self, topic_id: str) -> None:
         if topic_id != self._topic_id:

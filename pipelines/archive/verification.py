@@ -10,6 +10,7 @@ from headwater.pipelines import columns
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_table import ArchiveTable
 from headwater.pipelines.archive.errors import ArchiveError
+from headwater.pipelines.archive.key_rows import KEY, is_tombstone, last_of_keys
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.rows import rows_of
 from headwater.pipelines.archive.topic_archive import topic_log
@@ -20,6 +21,7 @@ from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.ranges import Ranges, minus, shared, size
 from headwater.pipelines.loads.rows import RowsPlan, raw_records
 from headwater.pipelines.loads.targets.delta_target import in_ranges
+from headwater.pipelines.seam.marks import UPSERT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -85,9 +87,11 @@ def verify_archive(
     rows = spark.read.format("delta").option("versionAsOf", snapshot.version).load(spec.table)
     covered = _covered(snapshot.state)
     problems, counted = _of_rows(rows, covered)
+    if snapshot.mode == UPSERT:
+        problems += _of_keys(rows)
     there = shared(covered, {p: ((first, log.end[p]),) for p, first in log.first.items()})
     if there:
-        problems += _against_log(spark, spec, brokers, known(), rows, there, log)
+        problems += _against_log(spark, spec, brokers, known(), rows, there, log, snapshot.mode)
     return ArchiveVerification(spec.topic, spec.table, snapshot.version, counted, size(there), tuple(problems))
 
 
@@ -117,6 +121,7 @@ def _against_log(
     rows: DataFrame,
     there: Ranges,
     log: LogState,
+    mode: str,
 ) -> list[str]:
     """Rows against the log's records, decoded again, in the columns that both have."""
     from pyspark.sql import functions as f
@@ -125,6 +130,11 @@ def _against_log(
     expected = rows_of(
         records, known, spec.topic, keeps_value=spec.raw, headers=spec.headers, with_headers=spec.headers
     )
+    problems = []
+    if mode == UPSERT:
+        last = last_of_keys(expected)
+        problems += _replaced(rows, last)
+        expected = last.where(~is_tombstone(known, spec.topic, keeps_value=spec.raw))
     shown = [name for name in expected.columns if name in rows.columns and name not in _PLACE]
     stored = rows.where(in_ranges(there, *_PLACE))
     left = stored.select(*_PLACE, _content(shown).alias("a"))
@@ -137,11 +147,31 @@ def _against_log(
     ]
     if not is_compacted(brokers, spec.topic):  # of a compacted topic, the table has what the log had
         compared.append((is_stored & ~is_logged, "is in the table and not in the log"))
-    problems = []
     for condition, what in compared:
         listed = joined.where(condition).select(*_PLACE).orderBy(*_PLACE).limit(_LISTED_MAX).collect()
         problems += [f"partition {row[0]}, offset {row[1]} {what}" for row in listed]
     return problems
+
+
+def _of_keys(rows: DataFrame) -> list[str]:
+    """Keys with several rows in a table by key."""
+    from pyspark.sql import functions as f
+
+    twice = rows.groupBy(*KEY).agg(f.count("*").alias("rows"), f.max(columns.OFFSET).alias("last"))
+    listed = twice.where(f.col("rows") > 1).orderBy(columns.PARTITION, "last").limit(_LISTED_MAX).collect()
+    return [f"partition {row[0]}: the key of offset {row['last']} has {row['rows']} rows" for row in listed]
+
+
+def _replaced(rows: DataFrame, last: DataFrame) -> list[str]:
+    """Rows of a table by key of which the log has a later record, or a tombstone, that the table has passed."""
+    from pyspark.sql import functions as f
+
+    later = last.select(*(f.col(name).alias(f"_last{name}") for name in (*KEY, columns.OFFSET)))
+    same = [f.col(name).eqNullSafe(f.col(f"_last{name}")) for name in KEY]
+    is_later = f.col(f"_last{columns.OFFSET}") > f.col(columns.OFFSET)
+    found = rows.join(later, same).where(is_later).select(*_PLACE, f"_last{columns.OFFSET}")
+    listed = found.orderBy(*_PLACE).limit(_LISTED_MAX).collect()
+    return [f"partition {row[0]}, offset {row[1]} is in the table, and offset {row[2]} has its key" for row in listed]
 
 
 def _content(names: Sequence[str]) -> Column:

@@ -14,7 +14,7 @@ from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.file_systems.local import local_path
 from headwater.pipelines.seam.marks import APPEND, ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
 from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, table_offsets
-from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark import jvm_delta
 from headwater.pipelines.spark.spark_errors import first_line
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def offsets_by_spark(spark: SparkSession, path: str) -> TableOffsets | None:
     from pyspark.errors import PySparkException
 
     try:
-        transaction = jvm.start_delta_transaction(spark, path)
-        version = jvm.delta_version(transaction)
+        transaction = jvm_delta.start_delta_transaction(spark, path)
+        version = jvm_delta.delta_version(transaction)
         if version < 0:
             return None
-        properties = json.loads(jvm.delta_definition(transaction)[1])["metaData"].get("configuration", {})
+        properties = json.loads(jvm_delta.delta_definition(transaction)[1])["metaData"].get("configuration", {})
         topic_id = properties.get(ID_PROPERTY)
         if topic_id is None:
             raise SeamError(f"the table {path} was not made by an archive")
@@ -47,8 +47,8 @@ def offsets_by_spark(spark: SparkSession, path: str) -> TableOffsets | None:
             version,
             properties.get(TOPIC_PROPERTY, ""),
             topic_id,
-            jvm.delta_committed_ms(transaction),
-            dict(sorted(ArchiveState.of(jvm.delta_marks(transaction, PREFIX), topic_id).ends.items())),
+            jvm_delta.delta_committed_ms(transaction),
+            dict(sorted(ArchiveState.of(jvm_delta.delta_marks(transaction, PREFIX), topic_id).ends.items())),
             properties.get(MODE_PROPERTY, APPEND),
         )
     except (PySparkException, Py4JJavaError) as error:

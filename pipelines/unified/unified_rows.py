@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from headwater.pipelines import columns
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.errors import ArchiveError
-from headwater.pipelines.archive.rows import is_raw, rows_of
+from headwater.pipelines.archive.key_rows import is_tombstone, last_of_keys, without_keys
+from headwater.pipelines.archive.rows import rows_of
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.loads.targets.schemas import misfit
 from headwater.pipelines.seam.marks import APPEND, UPSERT
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-__all__ = ["KEY", "joined_halves", "unified_rows", "upserted"]
-
-#: What makes records of a topic versions of one row, in a table by key: as in a compacted log, a partition has its own.
-KEY: Final = (columns.PARTITION, columns.KEY)
+__all__ = ["joined_halves", "unified_rows", "upserted"]
 
 
 def unified_rows(
@@ -75,39 +72,19 @@ def unified_rows(
             with_headers=spec.headers,
         )
     if offsets.mode == UPSERT and lake is not None and tail is not None:
-        return upserted(lake, tail, _is_tombstone(known, offsets.topic, keeps_value=spec.raw))
+        return upserted(lake, tail, is_tombstone(known, offsets.topic, keeps_value=spec.raw))
     return joined_halves(spark, lake, tail, schema)
 
 
-def _is_tombstone(known: KnownColumns, topic: str, *, keeps_value: bool) -> Column:
-    """Whether a row is that of a record without a value."""
-    from pyspark.sql import functions as f
-
-    if is_raw(known, topic):
-        return f.col("value").isNull()
-    is_null = f.col(columns.VALUE).isNull()  # that of a refused record, if not of every one
-    if keeps_value:
-        return is_null
-    if known.value_format(topic) == "string":
-        return is_null & f.col("value").isNull()
-    return is_null & f.col(columns.ERROR).isNotNull()
-
-
-def upserted(lake: DataFrame, tail: DataFrame, is_tombstone: Column) -> DataFrame:
+def upserted(lake: DataFrame, tail: DataFrame, is_deleted: Column) -> DataFrame:
     """The rows of a table by key, as they will be with the records behind it: the last of each key, unless it deletes.
 
     Args:
         lake: One row for each `KEY`.
         tail: Rows of records, in their own columns.
-        is_tombstone: Whether a row of the tail deletes its key.
+        is_deleted: Whether a row of the tail deletes its key.
     """
-    from pyspark.sql import functions as f
-
-    last = tail.groupBy(*KEY).agg(f.max_by(f.struct("*"), columns.OFFSET).alias("_last")).select("_last.*")
-    changed = tail.select(*(f.col(name).alias(f"_changed{name}") for name in KEY)).distinct()
-    same = [f.col(name).eqNullSafe(f.col(f"_changed{name}")) for name in KEY]
-    kept = lake.join(changed, same, "left_anti")
-    return kept.unionByName(last.where(~is_tombstone), allowMissingColumns=True)
+    return without_keys(lake, tail).unionByName(last_of_keys(tail).where(~is_deleted), allowMissingColumns=True)
 
 
 def joined_halves(spark: SparkSession, lake: DataFrame | None, tail: DataFrame | None, schema: StructType) -> DataFrame:

@@ -25,7 +25,7 @@ from headwater.pipelines.loads.targets.records import LoadRecords
 from headwater.pipelines.loads.targets.schemas import check_schema, schema_text
 from headwater.pipelines.loads.targets.target import Writing
 from headwater.pipelines.locks.table_lock import table_lock
-from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark import jvm_delta
 from headwater.pipelines.spark.spark_errors import is_delta_conflict
 
 if TYPE_CHECKING:
@@ -52,16 +52,16 @@ class DeltaTarget:
     def refresh(self, spark: SparkSession) -> TargetState:
         """Read the table's marks, and write the last load's manifest if its driver did not."""
         self._require_table_or_nothing()
-        transaction = jvm.start_delta_transaction(spark, self._path)
-        self._loads = TableLoads.of(jvm.delta_marks(transaction, PREFIX), self._topic_id)
-        retention = jvm.delta_property(transaction, jvm.TRANSACTION_RETENTION)
+        transaction = jvm_delta.start_delta_transaction(spark, self._path)
+        self._loads = TableLoads.of(jvm_delta.delta_marks(transaction, PREFIX), self._topic_id)
+        retention = jvm_delta.delta_property(transaction, jvm_delta.TRANSACTION_RETENTION)
         if retention is not None:
             raise LoadError(
-                f"the table has the property {jvm.TRANSACTION_RETENTION} = {retention}: it would forget what was "
+                f"the table has the property {jvm_delta.TRANSACTION_RETENTION} = {retention}: it would forget what was "
                 "loaded; unset it"
             )
         if self._loads.sequence:
-            self._restore_manifest(jvm.delta_version(transaction))
+            self._restore_manifest(jvm_delta.delta_version(transaction))
         elif self._records.has_loads():
             raise LoadError(
                 f"the table {self._path} has no marks of its loads, and there are manifests: it was replaced, or its "
@@ -103,7 +103,7 @@ class DeltaTarget:
         # That of `refresh`: a load that was committed since has raised the mark that every load reads.
         transaction = self._transaction
         schema = schema_text(writing.rows.schema.json())
-        check_schema(jvm.delta_schema(transaction), schema, merge=writing.merge_schema)
+        check_schema(jvm_delta.delta_schema(transaction), schema, merge=writing.merge_schema)
         rows, counts = counted(writing.rows, writing.late_before_ms)
         written: list[Manifest] = []
 
@@ -130,7 +130,7 @@ class DeltaTarget:
                 yield json.dumps({_METADATA_KEY: manifest.value()})
 
         try:
-            jvm.commit_delta_append(
+            jvm_delta.commit_delta_append(
                 transaction,
                 rows,
                 writing.partition_by,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark import jvm_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,10 +32,10 @@ def append_once(
 
     `app_id` names the checkpoint to which `batch_id` belongs: the `appId` and `version` of Delta's `txn` action.
     """
-    transaction = jvm.start_delta_transaction(frame.sparkSession, path)
-    last = jvm.delta_last_batch(transaction, app_id)
+    transaction = jvm_delta.start_delta_transaction(frame.sparkSession, path)
+    last = jvm_delta.delta_last_batch(transaction, app_id)
     if last is None:
         return False
     if last < batch_id:
-        jvm.commit_delta_append(transaction, frame, partition_by, {app_id: batch_id}, merge_schema=merge_schema)
+        jvm_delta.commit_delta_append(transaction, frame, partition_by, {app_id: batch_id}, merge_schema=merge_schema)
     return True

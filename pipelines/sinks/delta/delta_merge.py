@@ -25,7 +25,7 @@ from headwater.pipelines.sinks.delta import merge_columns as chosen
 from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sinks.delta.table_folder import WRITTEN_AT
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
-from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark import jvm_delta
 from headwater.pipelines.spark.nullable import nullable
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 
@@ -97,7 +97,7 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     assert merge is not None
     spark = rows.sparkSession
     _prepare(spark, rows, sink, path)
-    last = jvm.delta_last_batch(jvm.start_delta_transaction(spark, path), app_id)
+    last = jvm_delta.delta_last_batch(jvm_delta.start_delta_transaction(spark, path), app_id)
     if last is not None and last >= batch_id:
         return  # MERGE would skip it; what is remembered beside the table must stay as well
     table = DeltaTable.forPath(spark, path)

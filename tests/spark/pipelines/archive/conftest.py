@@ -15,7 +15,7 @@ from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.running import ArchiveRun, RoundFailure
 from headwater.pipelines.file_systems.opening import file_system
 from headwater.pipelines.seam.marks import PREFIX
-from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark import jvm_delta
 from tests.spark.pipelines.conftest import Lab
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Archives:
 
     def state(self, topic: str) -> ArchiveState:
         """The offsets of a table."""
-        transaction = jvm.start_delta_transaction(self.lab.spark, str(self.path(topic)))
-        marks = jvm.delta_marks(transaction, PREFIX)
+        transaction = jvm_delta.start_delta_transaction(self.lab.spark, str(self.path(topic)))
+        marks = jvm_delta.delta_marks(transaction, PREFIX)
         [topic_id] = {app_id.removeprefix(PREFIX).partition("/")[0] for app_id in marks}
         return ArchiveState.of(marks, topic_id)
 

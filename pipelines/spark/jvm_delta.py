@@ -1,0 +1,317 @@
+"""Access to Delta's transactions in the JVM. Delta's Python API has none.
+
+Beside `jvm` the only module that uses PySpark's private attributes for the JVM; it has the same rules. The version of
+Delta's jar is pinned with Spark's.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from headwater.pipelines.spark.jvm import activate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+#: A session's setting for the userMetadata of commits whose operation has no place for it.
+_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+def start_delta_transaction(spark: SparkSession, path: str) -> Any:
+    """A transaction on a table's latest snapshot: `OptimisticTransaction`, from `DeltaLog.startTransaction`."""
+    jvm: Any = spark._jvm
+    activate(spark)  # by whose job Delta computes a state without a checksum file
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    return log.startTransaction()
+
+
+def delta_last_batch(transaction: Any, app_id: str) -> int | None:
+    """An application's last batch in a table, -1 for none, None if the checksum lacks the list.
+
+    Depends on `Snapshot.checksumOpt` (`VersionChecksum.setTransactions`), which is read with the snapshot.
+    """
+    checksum = transaction.snapshot().checksumOpt()
+    known = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    if not known.isDefined():
+        return None
+    marks = known.get()
+    for position in range(marks.size()):
+        mark = marks.apply(position)
+        if mark.appId() == app_id:
+            return int(mark.version())
+    return -1
+
+
+def delta_marks(transaction: Any, prefix: str) -> dict[str, int]:
+    """The versions of all applications of a table whose appId begins with `prefix`.
+
+    They are in the last commit's checksum file, or in the snapshot: `Snapshot.setTransactions`, a Spark job.
+    """
+    snapshot = transaction.snapshot()
+    checksum = snapshot.checksumOpt()
+    known = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    marks = known.get() if known.isDefined() else snapshot.setTransactions()
+    found = {}
+    for position in range(marks.size()):
+        mark = marks.apply(position)
+        if mark.appId().startswith(prefix):
+            found[str(mark.appId())] = int(mark.version())
+    return found
+
+
+def delta_version(transaction: Any) -> int:
+    """The version of the table that a transaction reads; -1 without a table."""
+    return int(transaction.readVersion())
+
+
+def delta_committed_ms(transaction: Any) -> int:
+    """When the version that a transaction reads was committed: `Snapshot.timestamp`, in milliseconds since 1970."""
+    return int(transaction.snapshot().timestamp())
+
+
+#: A table's property with which Delta drops the versions of applications, which `delta_marks` returns, after a time.
+TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
+
+
+def delta_property(transaction: Any, name: str) -> str | None:
+    """A table's property; None if it is not set, or without a table. Depends on `Metadata.configuration`."""
+    if transaction.readVersion() < 0:
+        return None
+    found = transaction.metadata().configuration().get(name)
+    return str(found.get()) if found.isDefined() else None
+
+
+def delta_definition(transaction: Any) -> tuple[str, str]:
+    """A table's `protocol` and `metaData` actions in Delta's JSON. Depends on `Action.json`."""
+    return str(transaction.protocol().json()), str(transaction.metadata().json())
+
+
+def delta_schema(transaction: Any) -> str:
+    """A table's columns as Spark's JSON; '' without a table. Depends on `Metadata.schemaString`."""
+    return "" if transaction.readVersion() < 0 else str(transaction.metadata().schemaString())
+
+
+def commit_delta_append(
+    transaction: Any,
+    frame: DataFrame,
+    partition_by: Sequence[str],
+    marks: Mapping[str, int],
+    *,
+    merge_schema: bool,
+    replaced: str = "",
+    committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
+) -> None:
+    """Write a frame's rows and commit them with `marks`: versions by appId, which `delta_marks` returns afterwards.
+
+    With `replaced`, a condition, the rows take the place of those that meet it. `committing` is entered when all files
+    are written, and left after the commit; what it raises ends the transaction without a commit. It gives the commit's
+    userMetadata, '' for that of the session's setting.
+
+    Depends on `WriteIntoDelta.writeAndReturnCommitData`, `DeltaOperations.Write`, the action `SetTransaction`,
+    `OptimisticTransaction.readTxn` (a concurrent commit for one of these applications is then a conflict) and the
+    number of their arguments.
+    """
+    session = frame.sparkSession
+    jvm: Any = session._jvm
+    modes = jvm.org.apache.spark.sql.SaveMode
+    mode = modes.Overwrite if replaced else modes.Append
+    _read_marks(transaction, marks)
+    actions, tags = _write_rows(session, transaction, frame, mode, partition_by, merge_schema, replaced)
+    with committing() as metadata:
+        _commit_write(session, transaction, actions, tags, mode, partition_by, marks, metadata)
+
+
+def commit_delta_files(
+    session: SparkSession,
+    transaction: Any,
+    adds: Sequence[str],
+    frame: DataFrame | None,
+    marks: Mapping[str, int],
+    *,
+    merge_schema: bool = False,
+    committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
+) -> int:
+    """Commit files that are there, by their `add` actions in Delta's JSON, and a frame's rows, with `marks`.
+
+    Returns the version. `marks` and `committing` are those of `commit_delta_append`. Depends on the same classes, and
+    on `Action.fromJson`.
+    """
+    jvm: Any = session._jvm
+    mode = jvm.org.apache.spark.sql.SaveMode.Append
+    _read_marks(transaction, marks)
+    if frame is None:
+        python = jvm.org.apache.spark.api.python.PythonUtils
+        actions, tags = python.toSeq([]), python.toScalaMap({})
+    else:
+        actions, tags = _write_rows(session, transaction, frame, mode, (), merge_schema, "")
+    parse = _scala_object(jvm, "org.apache.spark.sql.delta.actions.Action").fromJson
+    for add in adds:
+        actions = actions.appended(parse(add))
+    with committing() as metadata:
+        return _commit_write(session, transaction, actions, tags, mode, (), marks, metadata)
+
+
+def delta_files(transaction: Any) -> dict[str, Any]:
+    """A table's files as `AddFile`, by the last part of their path.
+
+    The transaction has read the whole table then: a concurrent commit that removes one of them, or adds rows, is a
+    conflict. Depends on `OptimisticTransaction.filterFiles`.
+    """
+    found = transaction.filterFiles()
+    files = (found.apply(position) for position in range(found.size()))
+    return {str(each.path()).rpartition("/")[2]: each for each in files}
+
+
+def delta_file_rows(spark: SparkSession, transaction: Any, files: Sequence[Any]) -> DataFrame:
+    """The rows of some files of a table, without those that deletion vectors mark.
+
+    Depends on `DeltaLog.createDataFrame` and the number of its arguments.
+    """
+    from pyspark.sql import DataFrame
+
+    jvm: Any = spark._jvm
+    chosen = jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(files))
+    none = _scala_object(jvm, "scala.None")
+    made = transaction.deltaLog().createDataFrame(transaction.snapshot(), chosen, False, none)
+    return DataFrame(made, spark)
+
+
+def commit_delta_rewrite(
+    session: SparkSession,
+    transaction: Any,
+    removed: Sequence[Any],
+    frame: DataFrame | None,
+    marks: Mapping[str, int],
+    *,
+    merge_schema: bool = False,
+    committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
+) -> int:
+    """Commit a frame's rows in the place of some files (`delta_files`), with `marks`; the version.
+
+    `marks` and `committing` are those of `commit_delta_append`. Depends on the same classes, on `AddFile.remove` and
+    `DeltaOperations.ManualUpdate`.
+    """
+    jvm: Any = session._jvm
+    python = jvm.org.apache.spark.api.python.PythonUtils
+    _read_marks(transaction, marks)
+    if frame is None:
+        actions, tags = python.toSeq([]), python.toScalaMap({})
+    else:
+        append = jvm.org.apache.spark.sql.SaveMode.Append
+        actions, tags = _write_rows(session, transaction, frame, append, (), merge_schema, "")
+    for each in removed:
+        actions = actions.appended(each.remove())
+    with committing() as metadata:
+        operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+        actions = _with_marks(session, actions, marks)
+        if metadata:
+            session.conf.set(_METADATA_CONF, metadata)
+        try:
+            version = transaction.commitIfNeeded(actions, operation, tags)
+        finally:
+            session.conf.unset(_METADATA_CONF)
+    return int(version.get()) if version.isDefined() else -1
+
+
+def create_delta_table(session: SparkSession, transaction: Any, schema: str, properties: Mapping[str, str]) -> None:
+    """Make a table without a file, also in a folder that has other files; `schema` is Spark's JSON.
+
+    Depends on the classes that `commit_delta_append` names, `Action.fromJson`, and
+    `OptimisticTransaction.updateMetadataForNewTable`. Raises Delta's conflict if another has made it meanwhile.
+    """
+    jvm: Any = session._jvm
+    python = jvm.org.apache.spark.api.python.PythonUtils
+    definition = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": dict(properties),
+        "createdTime": int(time.time() * 1000),
+    }
+    parse = _scala_object(jvm, "org.apache.spark.sql.delta.actions.Action").fromJson
+    transaction.updateMetadataForNewTable(parse(json.dumps({"metaData": definition})))
+    mode = jvm.org.apache.spark.sql.SaveMode.Append
+    _commit_write(session, transaction, python.toSeq([]), python.toScalaMap({}), mode, (), {}, "")
+
+
+def _read_marks(transaction: Any, marks: Mapping[str, int]) -> None:
+    """Let a concurrent commit for one of these applications be a conflict."""
+    for app_id in marks:
+        transaction.readTxn().addOne(app_id)
+
+
+def _write_rows(
+    session: SparkSession,
+    transaction: Any,
+    frame: DataFrame,
+    mode: Any,
+    partition_by: Sequence[str],
+    merge_schema: bool,
+    replaced: str,
+) -> tuple[Any, Any]:
+    """Write a frame's rows as files; the actions of their commit, and its tags."""
+    jvm: Any = session._jvm
+    java_session = session._jsparkSession
+    delta = jvm.org.apache.spark.sql.delta
+    none = _scala_object(jvm, "scala.None")
+    python = jvm.org.apache.spark.api.python.PythonUtils
+    given = {"mergeSchema": str(merge_schema).lower(), **({"replaceWhere": replaced} if replaced else {})}
+    options = delta.DeltaOptions(python.toScalaMap(given), java_session.sessionState().conf())
+    command = _scala_object(jvm, "org.apache.spark.sql.delta.commands.WriteIntoDelta").apply(
+        transaction.deltaLog(),
+        mode,
+        options,
+        python.toSeq(list(partition_by)),
+        python.toScalaMap({}),
+        frame._jdf,
+        none,
+        none,
+        False,
+    )
+    written = command.writeAndReturnCommitData(transaction, java_session, none, False)
+    return written.actions(), written.stringTags()
+
+
+def _commit_write(
+    session: SparkSession,
+    transaction: Any,
+    actions: Any,
+    tags: Any,
+    mode: Any,
+    partition_by: Sequence[str],
+    marks: Mapping[str, int],
+    metadata: str,
+) -> int:
+    """Commit the actions of a write with `marks`; the version."""
+    jvm: Any = session._jvm
+    none = _scala_object(jvm, "scala.None")
+    option = jvm.scala.Option
+    actions = _with_marks(session, actions, marks)
+    columns = jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(partition_by))
+    operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write").apply(
+        mode, option.apply(columns), none, option.apply(metadata or None), none, none, none, none, none
+    )
+    version = transaction.commitIfNeeded(actions, operation, tags)
+    return int(version.get()) if version.isDefined() else -1
+
+
+def _with_marks(session: SparkSession, actions: Any, marks: Mapping[str, int]) -> Any:
+    """The actions of a commit, and the versions of applications."""
+    jvm: Any = session._jvm
+    now_ms = jvm.scala.Option.apply(int(time.time() * 1000))
+    mark = jvm.org.apache.spark.sql.delta.actions.SetTransaction
+    for app_id, version in marks.items():
+        actions = actions.appended(mark(app_id, version, now_ms))
+    return actions
+
+
+def _scala_object(jvm: Any, name: str) -> Any:
+    """A Scala object: in Java, the static field MODULE$ of the class with its name and a `$`."""
+    return getattr(getattr(jvm, f"{name}$"), "MODULE$")
