@@ -149,7 +149,7 @@ class ArchiveRound:
                 return numbers
 
             added = [each.add for each in written if each.add]
-            version = self.table.commit(self.spark, self.snapshot, plan, added, frame, confirm, self.schema)
+            version, files = self.table.commit(self.spark, self.snapshot, plan, added, frame, confirm, self.schema)
         except _UndecodedError:
             assert decoded is not None
             self._delete(written)
@@ -161,7 +161,7 @@ class ArchiveRound:
         finally:
             self._delete_path(join(self.spec.table, UNDECODED, round_name))
         archived = {**self.snapshot.state.ends, **plan.ends}
-        return RoundOutcome(self.spec.topic, self.spec.table, version, plan, archived, *numbers, len(added))
+        return RoundOutcome(self.spec.topic, self.spec.table, version, plan, archived, *numbers, files)
 
     def _upsert(self, plan: RoundPlan, before_commit: Callable[[], None]) -> RoundOutcome:
         """Let the last record of each key take the place of the key's row; a tombstone deletes it.
@@ -180,7 +180,7 @@ class ArchiveRound:
             if numbers.keyless is not None:
                 raise ArchiveError(
                     f"{spec.topic}-{numbers.keyless[0]} has a record without a key at offset {numbers.keyless[1]}: a "
-                    "table of the mode upsert has none; archive the topic with mode: append"
+                    "table of the mode upsert has none; archive the topic into another table, with mode: append"
                 )
             if spec.on_error == "suspend" and numbers.errors:
                 return self._add_before(rows, plan, before_commit)
@@ -191,15 +191,18 @@ class ArchiveRound:
             before_commit()
             return written
 
-        version = self.table.commit(self.spark, self.snapshot, plan, [], frame, confirm, self.schema, replaced)
+        version, files = self.table.commit(self.spark, self.snapshot, plan, [], frame, confirm, self.schema, replaced)
         archived = {**self.snapshot.state.ends, **plan.ends}
-        return RoundOutcome(spec.topic, spec.table, version, plan, archived, *written, len(replaced))
+        return RoundOutcome(spec.topic, spec.table, version, plan, archived, *written, files)
 
     def _rewritten(self, last: DataFrame) -> tuple[DataFrame | None, list[Any]]:
         """The rows to write for the last records of some keys, and the table's files that they replace."""
         from pyspark.sql import functions as f
 
         spark, snapshot, spec = self.spark, self.snapshot, self.spec
+        for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+            # Whatever the session says: rows that are not read would be removed with their file.
+            spark.conf.set(f"spark.sql.files.{setting}", "false")
         live = last.where(~is_tombstone(self.known, spec.topic, keeps_value=spec.raw))
         files = jvm_delta.delta_files(snapshot.transaction)
         if not files:

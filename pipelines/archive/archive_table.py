@@ -151,8 +151,10 @@ class ArchiveTable:
         confirm: Callable[[], tuple[int, int]],
         columns: StructType,
         replaced: Sequence[Any] | None = None,
-    ) -> int:
-        """Commit a round: its files, a frame's rows, its offsets and gaps; the version.
+    ) -> tuple[int, int]:
+        """Commit a round: its files, a frame's rows, its offsets and gaps.
+
+        Returns the version, and how many files it has added.
 
         `replaced` are files of the table (`jvm_delta.delta_files`) whose rows are the frame's from then on.
 

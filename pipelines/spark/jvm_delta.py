@@ -136,11 +136,11 @@ def commit_delta_files(
     *,
     merge_schema: bool = False,
     committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
-) -> int:
+) -> tuple[int, int]:
     """Commit files that are there, by their `add` actions in Delta's JSON, and a frame's rows, with `marks`.
 
-    Returns the version. `marks` and `committing` are those of `commit_delta_append`. Depends on the same classes, and
-    on `Action.fromJson`.
+    Returns the version, and the number of files that it has added. `marks` and `committing` are those of
+    `commit_delta_append`. Depends on the same classes, and on `Action.fromJson`.
     """
     jvm: Any = session._jvm
     mode = jvm.org.apache.spark.sql.SaveMode.Append
@@ -153,8 +153,9 @@ def commit_delta_files(
     parse = _scala_object(jvm, "org.apache.spark.sql.delta.actions.Action").fromJson
     for add in adds:
         actions = actions.appended(parse(add))
+    files = int(actions.size())
     with committing() as metadata:
-        return _commit_write(session, transaction, actions, tags, mode, (), marks, metadata)
+        return _commit_write(session, transaction, actions, tags, mode, (), marks, metadata), files
 
 
 def delta_files(transaction: Any) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def delta_files(transaction: Any) -> dict[str, Any]:
     The transaction has read the whole table then: a concurrent commit that removes one of them, or adds rows, is a
     conflict. Depends on `OptimisticTransaction.filterFiles`.
     """
-    found = transaction.filterFiles()
+    found = transaction.filterFiles().toIndexedSeq()
     files = (found.apply(position) for position in range(found.size()))
     return {str(each.path()).rpartition("/")[2]: each for each in files}
 
@@ -191,11 +192,11 @@ def commit_delta_rewrite(
     *,
     merge_schema: bool = False,
     committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
-) -> int:
-    """Commit a frame's rows in the place of some files (`delta_files`), with `marks`; the version.
+) -> tuple[int, int]:
+    """Commit a frame's rows in the place of some files (`delta_files`), with `marks`.
 
-    `marks` and `committing` are those of `commit_delta_append`. Depends on the same classes, on `AddFile.remove` and
-    `DeltaOperations.ManualUpdate`.
+    Returns the version, and the number of files that it has added. `marks` and `committing` are those of
+    `commit_delta_append`. Depends on the same classes, on `AddFile.remove` and `DeltaOperations.ManualUpdate`.
     """
     jvm: Any = session._jvm
     python = jvm.org.apache.spark.api.python.PythonUtils
@@ -205,6 +206,7 @@ def commit_delta_rewrite(
     else:
         append = jvm.org.apache.spark.sql.SaveMode.Append
         actions, tags = _write_rows(session, transaction, frame, append, (), merge_schema, "")
+    files = int(actions.size())
     for each in removed:
         actions = actions.appended(each.remove())
     with committing() as metadata:
@@ -216,7 +218,7 @@ def commit_delta_rewrite(
             version = transaction.commitIfNeeded(actions, operation, tags)
         finally:
             session.conf.unset(_METADATA_CONF)
-    return int(version.get()) if version.isDefined() else -1
+    return int(version.get()) if version.isDefined() else -1, files
 
 
 def create_delta_table(session: SparkSession, transaction: Any, schema: str, properties: Mapping[str, str]) -> None:

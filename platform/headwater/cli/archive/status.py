@@ -87,4 +87,4 @@ def _stands(found: ArchiveStatus) -> str:
     ago = f"committed {found.committed_s:,.0f} s ago" if found.committed_s is not None else ""
     behind = f"{found.to_add:,} offsets behind" if found.to_add else "as far as the topic"
     problem = f"; {found.problem}" if found.problem else ""
-    return f"{found.topic}: {found.table}, version {found.version}, {ago}, {behind}{problem}"
+    return f"{found.topic}: {found.table}, {found.mode}, version {found.version}, {ago}, {behind}{problem}"

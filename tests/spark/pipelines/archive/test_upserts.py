@@ -192,3 +192,11 @@ def test_a_round_is_bounded_and_plans_are_told_apart(archives: Archives) -> None
     archives.caught_up(TEXT.replace("root: lake", f"root: lake, round_bytes: {1 << 20}"))
     assert len(archives.rounds) > 1
     assert table(archives) == {(0, f"k{n % 7}".encode()): n for n in range(43, 50)}
+
+
+def test_files_are_counted_as_they_are_added(archives: Archives) -> None:
+    compacted(archives)
+    for n in range(2):
+        archives.lab.produce("@t", [(f"k{n}", {"n": n})])
+        archives.caught_up(TEXT)
+    assert [each.files for each in archives.rounds] == [1, 1], "also of keys that the table lacked"
