@@ -24,7 +24,7 @@ class TopicCounts:
         committed_s: Time of the last commit, in seconds since 1970; 0 without one.
         is_failing: Whether the last round has failed; `error` is why.
         since_s: When that began, or the last success after it, in seconds since 1970.
-        is_own: Whether this driver has the archive, as far as is known: not while another has its lock.
+        is_own: Whether this driver has the archive's lock, as far as is known.
         table_version: The table's; -1 before a round has looked at it.
     """
 

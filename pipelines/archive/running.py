@@ -87,6 +87,7 @@ class ArchiveRun:
     Args:
         files: The file system of a table.
         on_round, on_failure: Called in some thread, for each round that added something, and each that failed.
+        on_end: Called when no round runs any more, before another driver can have the locks.
     """
 
     def __init__(
@@ -98,12 +99,14 @@ class ArchiveRun:
         *,
         on_round: Callable[[RoundOutcome], None] = lambda _: None,
         on_failure: Callable[[RoundFailure], None] = lambda _: None,
+        on_end: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loaded = loaded
         self._brokers = brokers
         self._on_round = on_round
         self._on_failure = on_failure
+        self._on_end = on_end
         self._clock = clock
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -200,6 +203,7 @@ class ArchiveRun:
         """Wait for what runs, then give the locks back: none is free while a round may still commit."""
         for pool in pools:
             pool.shutdown(wait=True, cancel_futures=True)
+        self._on_end()
         for topic in self._topics:
             try:
                 topic.archive.close()
@@ -239,9 +243,7 @@ class ArchiveRun:
         except Exception as error:  # noqa: BLE001 - one archive's failure is its outcome
             failure = self._failure(topic, error, None)
             with self._turn:
-                topic.counts.failed(
-                    failure.error, time.time(), is_own=not isinstance(error, LockHeldError | LockLostError)
-                )
+                topic.counts.failed(failure.error, time.time(), is_own=topic.archive.has_lock)
             return failure
 
     def _round(self, topic: _Topic) -> None:
@@ -355,9 +357,8 @@ class ArchiveRun:
                 topic.progress.lost()
             retry_s = topic.progress.failed(self._clock(), wait_s)
             failure = self._failure(topic, error, retry_s)
-            is_own = not isinstance(error, LockHeldError | LockLostError)
             if not self._stop.is_set():
-                topic.counts.failed(failure.error, time.time(), is_own=is_own)
+                topic.counts.failed(failure.error, time.time(), is_own=topic.archive.has_lock)
             # Another driver's archive is reported once.
             is_news = not isinstance(error, LockHeldError) or topic.progress.failures == 1
         if is_news and not self._stop.is_set():

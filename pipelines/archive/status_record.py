@@ -67,7 +67,7 @@ class ArchiverStatus:
         """The record's value."""
         value = {"version": _FORMAT_VERSION, "kind": _KIND} | asdict(self)
         value["error"] = self.error[:ERROR_CHARACTERS_MAX]
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def decode_archiver_status(value: bytes) -> ArchiverStatus:

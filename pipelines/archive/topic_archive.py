@@ -104,6 +104,11 @@ class TopicArchive:
         except FileSystemError as error:
             log.warning("records of an earlier round were not deleted: %s", error)
 
+    @property
+    def has_lock(self) -> bool:
+        """Whether this is the archive's driver, as far as it knows."""
+        return self._lock is not None
+
     def close(self) -> None:
         """Give the lock back. No round is running any more."""
         lock, self._lock = self._lock, None

@@ -114,7 +114,7 @@ class StageStatus:
         """Return the record's value."""
         value = {"version": _FORMAT_VERSION} | asdict(self)
         value["error"] = self.error[:ERROR_CHARACTERS_MAX]
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def record_key(pipeline: str, stage: str) -> bytes:

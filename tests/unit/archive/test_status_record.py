@@ -20,6 +20,11 @@ def test_a_status_is_read_as_it_was_written_and_later_fields_are_ignored() -> No
     assert decode_archiver_status(json.dumps(later).encode()) == STATUS
 
 
+def test_text_that_is_no_unicode_ends_no_writer() -> None:
+    status = ArchiverStatus("flights", "/lake/flights", "failing", 5, 9, 1, "worker-3", 4711, error="a\udc80b")
+    assert decode_archiver_status(status.encode()).error == "a?b"
+
+
 @pytest.mark.parametrize(
     "change", [{"version": 2}, {"kind": "stage"}, {"state": "asleep"}, {"topic": None, "extra": {}, "host": ...}]
 )

@@ -112,6 +112,7 @@ def _run(
         lambda table: file_system(table, options, note),
         on_round=display.round_ended,
         on_failure=display.round_failed,
+        on_end=lambda: status.end() if status is not None else None,
     )
     endpoint = PrometheusEndpoint(lambda: families(archives.counts()))
     if metrics is not None:
@@ -129,8 +130,6 @@ def _run(
                 until_signal(archives.run, archives.stop, start_spark)
                 return
         finally:
-            if status is not None:
-                status.end()
             endpoint.close()
     for each in failures:
         display.round_failed(each)
