@@ -83,7 +83,7 @@ def last_status(servers: str) -> ArchiverStatus:
 
 def counted(http: str, name: str) -> int:
     """The rows of a relation, by the node's REST API."""
-    body = json.dumps({"statement": f"SELECT count(*) FROM {name}"}).encode()
+    body = json.dumps({"statement": f"SELECT count(*) FROM {name}", "timeout_ms": 280_000}).encode()
     request = urllib.request.Request(
         f"{http}/headwater/v1/sql", body, {"Content-Type": "application/json"}, method="POST"
     )
