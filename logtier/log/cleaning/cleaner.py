@@ -50,6 +50,9 @@ _RETRY_MS: Final = 15_000
 _INDEX_ENTRY_BYTES: Final = 8
 _MB: Final = 1_000_000
 
+# retention.hold.groups and retention.hold.max.bytes of a topic.
+_HoldConfigs = tuple[tuple[str, ...], int]
+
 
 @dataclass(slots=True)
 class CleanerCounters:
@@ -205,7 +208,8 @@ class LogCleaner:
         if chosen is None:
             return None
         log, cleanable = found[chosen]
-        task = asyncio.create_task(self._clean(chosen, log, cleanable, holds.of(log)), name=f"clean-{chosen}")
+        cleaning = self._clean(chosen, log, cleanable, holds.of(log), _hold_configs(log))
+        task = asyncio.create_task(cleaning, name=f"clean-{chosen}")
         self._running[chosen] = task
         task.add_done_callback(lambda _: self._running.pop(chosen, None))
         return task
@@ -242,7 +246,12 @@ class LogCleaner:
     # -- cleaning
 
     async def _clean(
-        self, topic_partition: TopicPartition, log: Log, cleanable: Cleanable, hold: RetentionHold | None
+        self,
+        topic_partition: TopicPartition,
+        log: Log,
+        cleanable: Cleanable,
+        hold: RetentionHold | None,
+        hold_configs: _HoldConfigs,
     ) -> None:
         started_ms = self._clock.monotonic_ms()
         sources = [segment for segment in log.segments if segment.base_offset < cleanable.end_offset]
@@ -252,7 +261,7 @@ class LogCleaner:
         lease = log.leases.take(SegmentUse.CLEANING)
         try:
             job = self._job(log, sources, cleanable)
-            result = await self._follow(worker, job, topic_partition, log, sources)
+            result = await self._follow(worker, job, topic_partition, log, sources, hold_configs)
             is_worker_usable = True
             if isinstance(result, CleanerResult):
                 is_done = True
@@ -318,6 +327,7 @@ class LogCleaner:
         topic_partition: TopicPartition,
         log: Log,
         sources: Sequence[LogSegment],
+        hold_configs: _HoldConfigs,
     ) -> CleanerResult | CleanerFailure:
         """Swap in each reported group until the final report."""
         swapped = 0
@@ -328,6 +338,8 @@ class LogCleaner:
                     return report
                 group = sources[swapped : swapped + report.source_count]
                 swapped += report.source_count
+                if _hold_configs(log) != hold_configs:
+                    raise _AbandonedError  # nobody was asked what the new groups hold, nor is the new limit counted
                 self._check_unchanged(topic_partition, log, job, group, swapped)
                 self._swap_in(log, group, report)
         finally:
@@ -451,6 +463,11 @@ class LogCleaner:
                 write_checkpoint(self._disk, directory, CLEANER_OFFSETS, offsets, sync=False)
             except OSError as error:
                 _logger.error("%s/%s cannot be written: %s", directory, CLEANER_OFFSETS, error.strerror)
+
+
+def _hold_configs(log: Log) -> _HoldConfigs:
+    """Return the configs by which groups hold records of a log."""
+    return log.config.retention_hold_groups, log.config.retention_hold_max_bytes
 
 
 def _summaries(log: Log, dirty_from: int) -> list[SegmentSummary]:

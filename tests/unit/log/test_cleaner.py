@@ -19,7 +19,7 @@ from headwater.logtier.log.cleaning.cleaner_rewrite import LogCleaning
 from headwater.logtier.log.flushing.checkpoints import read_checkpoint
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import open_log
-from headwater.logtier.log.retention_holds import CommittedOffsets, RetentionHolds, WantedOffsets
+from headwater.logtier.log.retention_holds import RetentionHolds
 from headwater.logtier.log.segments.segment_leases import SegmentUse
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import (
@@ -535,59 +535,6 @@ def test_retention_waits_while_a_log_is_cleaned(world: World) -> None:
         assert log.delete_old_segments(world.ms + 100, log.log_end_offset) == 0
     assert log.delete_old_segments(world.ms + 100, log.log_end_offset) == 1
     assert log.log_start_offset == 1
-
-
-@dataclasses.dataclass
-class FakeGroups:
-    """Answers that a group has passed an offset of each log."""
-
-    offset: int | None = None
-
-    async def committed(self, wanted: WantedOffsets) -> CommittedOffsets:
-        offset = self.offset
-        return {} if offset is None else {group: dict.fromkeys(each, offset) for group, each in wanted.items()}
-
-
-def test_no_record_and_no_tombstone_goes_before_its_group_has_passed_it(world: World) -> None:
-    log, groups = world.logs[TP], FakeGroups()
-    holds = RetentionHolds(world)
-    holds.groups = groups
-    world.cleaner = world.new_cleaner(holds)
-    log.configure(dataclasses.replace(CONFIG, retention_hold_groups=("archive",)))
-    for key, value in ((b"a", b"v"), (b"a", None), (b"b", b"v"), (b"b", b"v")):
-        world.write(record(key, value))
-        world.roll()
-    world.write(record(b"active"))
-    everything = world.offsets()
-    assert not world.clean(), "the offset is not known"
-    assert (world.offsets(), holds.states[TP].held_bytes) == (everything, sum(each.size for each in log.segments[:4]))
-    groups.offset = 3
-    assert world.clean()
-    assert world.offsets() == {1: b"a", 2: b"b", 3: b"b", 4: b"active"}
-    world.ms += 10 * CONFIG.delete_retention_ms
-    groups.offset = 1  # the group reads again from here
-    assert not world.clean()
-    assert 1 in world.offsets(), "the tombstone stays"
-    groups.offset = 4
-    world.dirty()
-    while world.clean():
-        world.ms += 10 * CONFIG.delete_retention_ms
-    assert world.offsets().keys() == {3, 4, 5}
-
-
-def test_a_full_hold_of_a_compacted_log_is_given_up_from_its_oldest_segment_on(world: World) -> None:
-    log = world.logs[TP]
-    holds = RetentionHolds(world)
-    world.cleaner = world.new_cleaner(holds)
-    for _ in range(4):
-        world.write(record(b"a"))
-        world.roll()
-    size = log.segments[0].size
-    limited = dataclasses.replace(CONFIG, retention_hold_groups=("archive",), retention_hold_max_bytes=2 * size)
-    log.configure(limited)
-    assert world.clean()
-    assert world.offsets().keys() == {1, 2, 3}
-    assert (holds.states[TP].held_bytes, holds.states[TP].given_up_bytes) == (2 * size, 2 * size)
 
 
 def test_what_the_cleaner_did_is_counted(world: World) -> None:

@@ -1,0 +1,95 @@
+"""Compaction of topics whose groups hold records: what stays, who is asked and when, and what is counted."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from headwater.logtier.log.cleaning.cleaner_job import CleanerJob
+from headwater.logtier.log.retention_holds import CommittedOffsets, RetentionHolds, WantedOffsets
+from tests.unit.log.test_cleaner import CONFIG, TP, World, record
+
+HELD = dataclasses.replace(CONFIG, retention_hold_groups=("archive",))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.open()
+    return world
+
+
+@dataclasses.dataclass
+class FakeGroups:
+    """Answers that a group has passed an offset of each log."""
+
+    offset: int | None = None
+
+    async def committed(self, wanted: WantedOffsets) -> CommittedOffsets:
+        offset = self.offset
+        return {} if offset is None else {group: dict.fromkeys(each, offset) for group, each in wanted.items()}
+
+
+def test_no_record_and_no_tombstone_goes_before_its_group_has_passed_it(world: World) -> None:
+    log, groups = world.logs[TP], FakeGroups()
+    holds = RetentionHolds(world)
+    holds.groups = groups
+    world.cleaner = world.new_cleaner(holds)
+    log.configure(HELD)
+    for key, value in ((b"a", b"v"), (b"a", None), (b"b", b"v"), (b"b", b"v")):
+        world.write(record(key, value))
+        world.roll()
+    world.write(record(b"active"))
+    everything = world.offsets()
+    assert not world.clean(), "the offset is not known"
+    assert (world.offsets(), holds.states[TP].held_bytes) == (everything, sum(each.size for each in log.segments[:4]))
+    groups.offset = 3
+    assert world.clean()
+    assert world.offsets() == {1: b"a", 2: b"b", 3: b"b", 4: b"active"}
+    world.ms += 10 * CONFIG.delete_retention_ms
+    groups.offset = 1  # the group reads again from here
+    assert not world.clean()
+    assert 1 in world.offsets(), "the tombstone stays"
+    groups.offset = 4
+    world.dirty()
+    while world.clean():
+        world.ms += 10 * CONFIG.delete_retention_ms
+    assert world.offsets().keys() == {3, 4, 5}
+
+
+def test_a_full_hold_of_a_compacted_log_is_given_up_from_its_oldest_segment_on(world: World) -> None:
+    log = world.logs[TP]
+    holds = RetentionHolds(world)
+    world.cleaner = world.new_cleaner(holds)
+    for _ in range(4):
+        world.write(record(b"a"))
+        world.roll()
+    size = log.segments[0].size
+    limited = dataclasses.replace(HELD, retention_hold_max_bytes=2 * size)
+    log.configure(limited)
+    assert world.clean()
+    assert world.offsets().keys() == {1, 2, 3}
+    assert (holds.states[TP].held_bytes, holds.states[TP].given_up_bytes) == (2 * size, 2 * size)
+
+
+@pytest.mark.parametrize("change", [{"retention_hold_groups": ("archive", "late")}, {"retention_hold_max_bytes": 900}])
+def test_a_hold_that_changes_while_a_log_is_cleaned_ends_the_cleaning(world: World, change: dict[str, object]) -> None:
+    log, holds = world.logs[TP], RetentionHolds(world)
+    holds.groups = FakeGroups(offset=2)
+    world.cleaner = world.new_cleaner(holds)
+    log.configure(HELD)
+    world.write(record(b"a"), record(b"a"))
+    world.roll()
+
+    def set_hold(job: CleanerJob) -> CleanerJob:
+        log.configure(dataclasses.replace(log.config, **change))
+        return job
+
+    world.change = set_hold
+    assert world.clean()
+    assert world.offsets().keys() == {0, 1}
+    world.change = lambda job: job
+    assert world.clean(), "the new hold is obeyed, and allows it"
+    assert world.offsets().keys() == {1}
