@@ -35,7 +35,7 @@ class RetentionHold:
 
 
 HOLD_ALL: Final = RetentionHold(0, is_known=False)
-"""Holds every record, without a limit."""
+"""Holds every record, without a limit; what it keeps is not counted as held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,8 @@ def segments_to_delete(
     ... )
     Deletion(count=1, held_bytes=100, given_up_bytes=0)
     """
-    deletes = "delete" in config.cleanup_policy
+    # What HOLD_ALL keeps is not even looked at: the times of thousands of segments are read from their files.
+    deletes = "delete" in config.cleanup_policy and hold is not HOLD_ALL
     excess_bytes = total_bytes - config.retention_bytes
     count = 0
     held: list[int] = []

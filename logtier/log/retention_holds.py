@@ -4,6 +4,7 @@ Retention and compaction of a topic with `retention.hold.groups` go no further t
 Whatever is in doubt holds all records: deleted ones do not come back.
 """
 
+import asyncio
 import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -172,6 +173,7 @@ class RetentionHolds:
         holds = await self.ask(held)
         now_ms = self._clock.now_ms()
         for log in held:
+            await asyncio.sleep(0)  # the times of many segments may have to be read from their files
             hold = holds.of(log)
             if hold is None or logs.get(log.topic_partition) is not log:
                 continue  # the log or its config has changed meanwhile

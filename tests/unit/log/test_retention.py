@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
-from headwater.logtier.log.retention import Deletion, RetentionHold, SegmentAge, segments_to_delete
+from headwater.logtier.log.retention import HOLD_ALL, Deletion, RetentionHold, SegmentAge, segments_to_delete
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -193,3 +193,12 @@ def test_what_is_not_known_never_deletes_more_than_what_is_known() -> None:
         unknown = deletion(TopicConfig(retention_ms=400), hold=RetentionHold(0, bytes_max)).count
         for offset in range(41):
             assert unknown <= deletion(TopicConfig(retention_ms=400), hold=RetentionHold(offset, bytes_max)).count
+
+
+def test_where_all_is_held_anyway_only_the_first_segment_that_stays_is_looked_at() -> None:
+    left = iter(SEGMENTS)
+    config = TopicConfig(retention_ms=1, retention_bytes=0)
+    found = segments_to_delete(
+        left, total_bytes=400, config=config, now_ms=10_000, log_start_offset=10, high_watermark=40, hold=HOLD_ALL
+    )
+    assert (found, list(left)) == (Deletion(1), SEGMENTS[2:])

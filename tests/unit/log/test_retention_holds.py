@@ -180,6 +180,17 @@ def test_a_log_that_is_deleted_while_groups_are_asked_is_left_alone(world: World
     assert world.apply() == 0
 
 
+def test_others_have_a_turn_before_each_log_and_may_delete_it(world: World) -> None:
+    world.groups.offsets["archive"] = world.log.log_end_offset
+
+    def in_the_next_turn() -> None:
+        asyncio.get_running_loop().call_soon(world.logs.clear)
+
+    world.groups.meanwhile = in_the_next_turn
+    assert world.apply() == 0
+    assert world.logs == {}
+
+
 def test_without_groups_nobody_is_asked(small_segments: LogFolder, make_batch: MakeBatch) -> None:
     world = World(small_segments, make_batch)
     assert world.apply() == 0
