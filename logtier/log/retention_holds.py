@@ -126,8 +126,11 @@ class PassHolds:
         """
         if not log.config.retention_hold_groups:
             return None
-        is_asked = self._asked.get(log.topic_partition) == log.topic_id
-        return hold_of(log.config, log.topic_partition, log.log_end_offset, self._committed if is_asked else {})
+        return hold_of(log.config, log.topic_partition, log.log_end_offset, self._committed if self.has(log) else {})
+
+    def has(self, log: Log) -> bool:
+        """Whether it was asked what groups hold of this log."""
+        return self._asked.get(log.topic_partition) == log.topic_id
 
 
 class RetentionHolds:

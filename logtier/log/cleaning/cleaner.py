@@ -47,6 +47,8 @@ _DEATHS_MAX: Final = 2
 _BACKOFF_MS_MIN: Final = 10
 # Time before a log is cleaned again after a transient failure.
 _RETRY_MS: Final = 15_000
+# Time for which logs that groups hold wait for a thread before their groups are asked first.
+_HELD_WAIT_MS: Final = 60_000
 _INDEX_ENTRY_BYTES: Final = 8
 _MB: Final = 1_000_000
 
@@ -122,6 +124,9 @@ class LogCleaner:
         #: The log object and the offset: another log of the same name has another history.
         self._cleaned_to: dict[TopicPartition, tuple[Log, int]] = {}
         self._unwritten: set[str] = set()
+        #: Since when logs that groups hold are due and found no thread.
+        self._held_wait_since_ms: int | None = None
+        self._held_ratio_max = 0.0
 
     def start(self) -> None:
         """Begin to clean the present and future logs."""
@@ -129,12 +134,11 @@ class LogCleaner:
         self._loop_task = asyncio.create_task(self._run())
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the log with the highest dirty ratio and wait for it; False if none is due."""
-        task = self._begin_next(await self._ask_holds())
-        if task is None:
-            return False
-        await task
-        return True
+        """Clean the dirtiest log that is due and wait for it; False if none is. Logs without hold groups come first."""
+        await self._begin_due(1)
+        running = list(self._running.values())
+        await asyncio.gather(*running)
+        return bool(running)
 
     def load_checkpoints(self) -> None:
         """Read the offsets up to which the present logs are cleaned."""
@@ -165,9 +169,7 @@ class LogCleaner:
             try:
                 self._forget_gone_logs()
                 if config.log_cleaner_enable and len(self._running) < config.log_cleaner_threads:
-                    holds = await self._ask_holds()
-                    while len(self._running) < config.log_cleaner_threads and self._begin_next(holds) is not None:
-                        pass
+                    await self._begin_due(config.log_cleaner_threads)
                 if not self._running:
                     await self._stop_idle_workers()
             except Exception:
@@ -186,37 +188,76 @@ class LogCleaner:
 
     # -- choosing
 
-    async def _ask_holds(self) -> PassHolds:
-        """Ask what groups hold of the compacted logs, for one choice."""
-        return await self._holds.ask([log for log in self._logs.values() if "compact" in log.config.cleanup_policy])
+    async def _begin_due(self, threads: int) -> None:
+        """Begin to clean what is due, the dirtiest log first, until as many cleanings run.
 
-    def _begin_next(self, holds: PassHolds) -> asyncio.Task[None] | None:
-        """Begin to clean the dirtiest log that is due; None if there is none."""
+        Coordinators of groups may take seconds to answer. So logs that no group holds begin first, and groups are asked
+        only if a log that they hold is due and a thread is left. Once it has waited for long, its groups are asked
+        first: other logs may always be due.
+        """
+        now_ms = self._clock.monotonic_ms()
+        held = self._held_and_due()
+        if not held:
+            self._held_wait_since_ms = None
+            self._held_ratio_max = 0.0
+        is_turn_of_held = self._held_wait_since_ms is not None and now_ms - self._held_wait_since_ms >= _HELD_WAIT_MS
+        if not is_turn_of_held:
+            self._begin_all(threads, None)
+        if held and len(self._running) >= threads:
+            self._held_wait_since_ms = now_ms if self._held_wait_since_ms is None else self._held_wait_since_ms
+        elif held:
+            self._held_wait_since_ms = None
+            self._begin_all(threads, await self._holds.ask(held))
+
+    def _held_and_due(self) -> list[Log]:
+        """Return the logs that would be cleaned if no group held them."""
         now_ms = self._clock.now_ms()
-        found: dict[TopicPartition, tuple[Log, Cleanable]] = {}
+        due = []
         for topic_partition, log in self._logs.items():
-            if "compact" in log.config.cleanup_policy and self._may_be_cleaned(topic_partition, log):
-                try:
-                    found[topic_partition] = (log, self._cleanable(topic_partition, log, holds.of(log), now_ms))
-                except KafkaError:
-                    continue  # led by another broker, or being created
-                except (OSError, CorruptRecordsError) as error:
-                    self._give_up_on(topic_partition, str(error))
-        chosen, self.counters.dirty_ratio_max = dirtiest(
-            (topic_partition, cleanable, log.config) for topic_partition, (log, cleanable) in found.items()
+            if log.config.retention_hold_groups and self._may_be_cleaned(topic_partition, log):
+                cleanable = self._cleanable(topic_partition, log, None, now_ms)
+                if cleanable is not None and cleanable.is_due(log.config):
+                    due.append(log)
+        return due
+
+    def _begin_all(self, threads: int, holds: PassHolds | None) -> None:
+        while len(self._running) < threads and self._begin_next(holds):
+            pass
+
+    def _begin_next(self, holds: PassHolds | None) -> bool:
+        """Begin to clean the dirtiest log that is due, without `holds` of those that no group holds; False if none."""
+        now_ms = self._clock.now_ms()
+        found: dict[TopicPartition, tuple[Log, Cleanable, RetentionHold | None]] = {}
+        held_ratios = [0.0]
+        for topic_partition, log in self._logs.items():
+            is_held = bool(log.config.retention_hold_groups)
+            if not self._may_be_cleaned(topic_partition, log) or (is_held and (holds is None or not holds.has(log))):
+                continue
+            hold = None if holds is None else holds.of(log)
+            cleanable = self._cleanable(topic_partition, log, hold, now_ms)
+            if cleanable is not None:
+                found[topic_partition] = (log, cleanable, hold)
+                if is_held:
+                    held_ratios.append(cleanable.dirty_ratio)
+        chosen, ratio_max = dirtiest(
+            (topic_partition, cleanable, log.config) for topic_partition, (log, cleanable, _) in found.items()
         )
+        if holds is not None:
+            self._held_ratio_max = max(held_ratios)
+        self.counters.dirty_ratio_max = max(ratio_max, self._held_ratio_max)
         if chosen is None:
-            return None
-        log, cleanable = found[chosen]
-        cleaning = self._clean(chosen, log, cleanable, holds.of(log), _hold_configs(log))
+            return False
+        log, cleanable, hold = found[chosen]
+        cleaning = self._clean(chosen, log, cleanable, hold, _hold_configs(log))
         task = asyncio.create_task(cleaning, name=f"clean-{chosen}")
         self._running[chosen] = task
         task.add_done_callback(lambda _: self._running.pop(chosen, None))
-        return task
+        return True
 
     def _may_be_cleaned(self, topic_partition: TopicPartition, log: Log) -> bool:
         return (
-            topic_partition not in self._running
+            "compact" in log.config.cleanup_policy
+            and topic_partition not in self._running
             and topic_partition not in self.counters.uncleanable
             and log.health.failure is None
             and not log.leases.are_out_for(SegmentUse.COPYING)
@@ -225,20 +266,27 @@ class LogCleaner:
 
     def _cleanable(
         self, topic_partition: TopicPartition, log: Log, hold: RetentionHold | None, now_ms: int
-    ) -> Cleanable:
+    ) -> Cleanable | None:
+        """Return what of a log may be cleaned, None if that cannot be known."""
         known = self._cleaned_to.get(topic_partition)
         cleaned_to = known[1] if known is not None and known[0] is log else None
         dirty_from = log.log_start_offset if cleaned_to is None else cleaned_to
-        cleanable = find_cleanable(
-            _summaries(log, dirty_from),
-            cleaned_to=cleaned_to,
-            log_start_offset=log.log_start_offset,
-            log_end_offset=log.log_end_offset,
-            stable_offset=self._stable_offset(topic_partition),
-            config=log.config,
-            now_ms=now_ms,
-            hold=hold,
-        )
+        try:
+            cleanable = find_cleanable(
+                _summaries(log, dirty_from),
+                cleaned_to=cleaned_to,
+                log_start_offset=log.log_start_offset,
+                log_end_offset=log.log_end_offset,
+                stable_offset=self._stable_offset(topic_partition),
+                config=log.config,
+                now_ms=now_ms,
+                hold=hold,
+            )
+        except KafkaError:
+            return None  # led by another broker, or being created
+        except (OSError, CorruptRecordsError) as error:
+            self._give_up_on(topic_partition, str(error))
+            return None
         if hold is not None:
             self._holds.note_cleanable(log, hold, cleanable.held_bytes)
         return cleanable

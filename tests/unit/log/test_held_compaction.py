@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headwater.logtier.log.cleaning.cleaner_job import CleanerJob
 from headwater.logtier.log.retention_holds import CommittedOffsets, RetentionHolds, WantedOffsets
-from tests.unit.log.test_cleaner import CONFIG, TP, World, record
+from tests.unit.log.test_cleaner import CONFIG, OTHER, TP, World, record
 
 HELD = dataclasses.replace(CONFIG, retention_hold_groups=("archive",))
 
@@ -26,8 +28,13 @@ class FakeGroups:
     """Answers that a group has passed an offset of each log."""
 
     offset: int | None = None
+    #: Happens while the groups are asked.
+    meanwhile: Callable[[], None] = lambda: None
+    asked: list[WantedOffsets] = dataclasses.field(default_factory=list)
 
     async def committed(self, wanted: WantedOffsets) -> CommittedOffsets:
+        self.asked.append(wanted)
+        self.meanwhile()
         offset = self.offset
         return {} if offset is None else {group: dict.fromkeys(each, offset) for group, each in wanted.items()}
 
@@ -75,7 +82,7 @@ def test_a_full_hold_of_a_compacted_log_is_given_up_from_its_oldest_segment_on(w
 
 
 @pytest.mark.parametrize("change", [{"retention_hold_groups": ("archive", "late")}, {"retention_hold_max_bytes": 900}])
-def test_a_hold_that_changes_while_a_log_is_cleaned_ends_the_cleaning(world: World, change: dict[str, object]) -> None:
+def test_a_hold_that_changes_while_a_log_is_cleaned_ends_the_cleaning(world: World, change: dict[str, Any]) -> None:
     log, holds = world.logs[TP], RetentionHolds(world)
     holds.groups = FakeGroups(offset=2)
     world.cleaner = world.new_cleaner(holds)
@@ -93,3 +100,42 @@ def test_a_hold_that_changes_while_a_log_is_cleaned_ends_the_cleaning(world: Wor
     world.change = lambda job: job
     assert world.clean(), "the new hold is obeyed, and allows it"
     assert world.offsets().keys() == {1}
+
+
+def test_groups_are_asked_only_of_a_log_that_is_due_and_after_logs_without_groups(world: World) -> None:
+    log, groups, holds = world.logs[TP], FakeGroups(), RetentionHolds(world)
+    holds.groups = groups
+    world.cleaner = world.new_cleaner(holds)
+    log.configure(HELD)
+    world.write(record(b"a"))
+    assert not world.clean()
+    assert groups.asked == [], "only the active segment has records"
+    world.roll()
+    world.open(OTHER)
+    world.write(record(b"a"), record(b"a"), tp=OTHER)
+    world.roll(OTHER)
+    assert world.clean()
+    assert (list(world.offsets(OTHER)), len(groups.asked)) == ([1], 0), "the log without groups waits for nobody"
+    assert not world.clean()
+    assert groups.asked == [{"archive": {TP: log.topic_id}}]
+
+
+def test_a_log_with_groups_that_waited_for_long_comes_before_logs_without(world: World) -> None:
+    log, groups, holds = world.logs[TP], FakeGroups(offset=2), RetentionHolds(world)
+    holds.groups = groups
+    world.cleaner = world.new_cleaner(holds)
+    log.configure(HELD)
+    world.write(record(b"a"), record(b"a"))
+    world.roll()
+    world.open(OTHER)
+    for _ in range(2):
+        world.write(record(b"a"), record(b"a"), tp=OTHER)
+        world.roll(OTHER)
+        assert world.clean()
+        assert groups.asked == []
+    world.write(record(b"a"), tp=OTHER)
+    world.roll(OTHER)
+    world.ms += 60_000
+    assert world.clean()
+    assert groups.asked == [{"archive": {TP: log.topic_id}}]
+    assert list(world.offsets()) == [1]
