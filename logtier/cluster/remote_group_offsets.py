@@ -42,11 +42,13 @@ class RemoteGroupOffsets:
         for batch in _batches(wanted):
             ids = dict.fromkeys(topic_id for _, _, topic_id in batch)
             try:
-                names = await self._send(broker_id, topic_names_request(ids), TIMEOUT_MS)
+                names, errors = await self._send(broker_id, topic_names_request(ids), TIMEOUT_MS)
                 asked: dict[str, list[TopicPartition]] = {}
                 for group_id, key, topic_id in batch:
                     if names.get(topic_id) == key.topic:
                         asked.setdefault(group_id, []).append(key)
+                    elif errors.get(topic_id) in _REFUSALS:
+                        self._log_refusal(broker_id, f"the id of topic {key.topic!r}")
                 if not asked:
                     continue
                 answers = await self._send(broker_id, group_offsets_request(asked), TIMEOUT_MS)
@@ -57,18 +59,18 @@ class RemoteGroupOffsets:
                 if group_id in asked:
                     found.setdefault(group_id, {}).update(answer.offsets)
                 if not _REFUSALS.isdisjoint(answer.error_codes):
-                    self._log_refusal(broker_id, group_id)
+                    self._log_refusal(broker_id, f"the offsets of group {group_id!r}")
         return found
 
-    def _log_refusal(self, broker_id: int, group_id: str) -> None:
+    def _log_refusal(self, broker_id: int, refused: str) -> None:
         """Log once that a coordinator refuses this broker: unlike other errors this one is not transient."""
         if broker_id not in self._refused_by:
             self._refused_by.add(broker_id)
             logger.warning(
-                "broker %d refuses the offsets of group %r: this broker's principal lacks Describe on the group or its "
-                "topics, so retention.hold.groups holds all records; add the principal to super.users",
+                "broker %d refuses %s: this broker's principal lacks Describe on a group or its topics, so "
+                "retention.hold.groups holds all records there; add the principal to super.users",
                 broker_id,
-                group_id,
+                refused,
             )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "FetchedOffsets",
     "LeaderEpochEnd",
     "ListedOffset",
+    "NamesById",
     "TransactionMarker",
     "VerificationResult",
     "VerifiedTransaction",
@@ -51,6 +52,13 @@ class FetchedOffsets(NamedTuple):
 
     offsets: dict[TopicPartition, int]
     error_codes: frozenset[int]
+
+
+class NamesById(NamedTuple):
+    """The names of topics that exist, and the codes of the others, by topic id."""
+
+    names: dict[UUID, str]
+    error_codes: dict[UUID, int]
 
 
 class TransactionMarker(NamedTuple):
@@ -185,7 +193,7 @@ def _fetched(group: Any) -> FetchedOffsets:
     return FetchedOffsets(offsets, frozenset(codes - {0}))
 
 
-def topic_names_request(topic_ids: Iterable[UUID]) -> Request[dict[UUID, str]]:
+def topic_names_request(topic_ids: Iterable[UUID]) -> Request[NamesById]:
     """Encode Metadata 13; the response has the names of the topics that exist, by id."""
     return kio_request(
         ApiKey.METADATA,
@@ -195,10 +203,14 @@ def topic_names_request(topic_ids: Iterable[UUID]) -> Request[dict[UUID, str]]:
             "allow_auto_topic_creation": False,
             "include_topic_authorized_operations": False,
         },
-    ).mapped(
-        lambda response: {
-            topic.topic_id: str(topic.name) for topic in response.topics if not topic.error_code and topic.topic_id
-        }
+    ).mapped(_names_by_id)
+
+
+def _names_by_id(response: Any) -> NamesById:
+    topics = [topic for topic in response.topics if topic.topic_id]
+    return NamesById(
+        {topic.topic_id: str(topic.name) for topic in topics if not topic.error_code},
+        {topic.topic_id: int(topic.error_code) for topic in topics if topic.error_code},
     )
 
 

@@ -29,6 +29,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.names: dict[UUID, str] = {FLIGHTS: "flights", CARRIERS: "carriers"}
+        self.unknown_id_error = ErrorCode.unknown_topic_id
         self.offsets: dict[tuple[str, TopicPartition], int] = {}
         self.group_error = ErrorCode.none
         self.partition_error = ErrorCode.none
@@ -53,7 +54,7 @@ class Coordinator:
         assert not asked.allow_auto_topic_creation
         topics = [
             {
-                "error_code": ErrorCode.none if each.topic_id in self.names else ErrorCode.unknown_topic_id,
+                "error_code": ErrorCode.none if each.topic_id in self.names else self.unknown_id_error,
                 "name": self.names.get(each.topic_id),
                 "topic_id": each.topic_id,
                 "is_internal": False,
@@ -161,4 +162,21 @@ def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     run_virtually(scenario())
     [record] = caplog.records
     assert "broker 2 refuses the offsets of group 'a'" in record.getMessage()
+    assert "add the principal to super.users" in record.getMessage()
+
+
+def test_a_topic_that_this_broker_may_not_describe_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        coordinator = Coordinator()
+        offsets = RemoteGroupOffsets(cast("Any", coordinator.send))
+        del coordinator.names[FLIGHTS]
+        await offsets.committed(2, {"a": {P0: FLIGHTS}})
+        assert caplog.records == [], "a topic that the coordinator does not know is not refused"
+        coordinator.unknown_id_error = ErrorCode.topic_authorization_failed
+        for _ in range(2):
+            await offsets.committed(2, {"a": {P0: FLIGHTS, P1: FLIGHTS}})
+
+    run_virtually(scenario())
+    [record] = caplog.records
+    assert "broker 2 refuses the id of topic 'flights'" in record.getMessage()
     assert "add the principal to super.users" in record.getMessage()
