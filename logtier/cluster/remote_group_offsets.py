@@ -36,31 +36,29 @@ class RemoteGroupOffsets:
         #: Coordinators whose refusal is logged.
         self._refused_by: set[int] = set()
 
-    async def committed(self, broker_id: int, wanted: _Wanted) -> _Found:
-        """Return what a coordinator knows of the offsets of its groups for topics of these ids."""
-        found: _Found = {}
+    async def committed(self, broker_id: int, wanted: _Wanted, found: _Found) -> None:
+        """Add to `found` what a coordinator knows of the offsets of its groups, request by request."""
         for batch in _batches(wanted):
             ids = dict.fromkeys(topic_id for _, _, topic_id in batch)
             try:
-                names, errors = await self._send(broker_id, topic_names_request(ids), TIMEOUT_MS)
+                topics = await self._send(broker_id, topic_names_request(ids), TIMEOUT_MS)
                 asked: dict[str, list[TopicPartition]] = {}
                 for group_id, key, topic_id in batch:
-                    if names.get(topic_id) == key.topic:
+                    if topics.names.get(topic_id) == key.topic:
                         asked.setdefault(group_id, []).append(key)
-                    elif errors.get(topic_id) in _REFUSALS:
+                    elif topics.error_codes.get(topic_id) in _REFUSALS:
                         self._log_refusal(broker_id, f"the id of topic {key.topic!r}")
                 if not asked:
                     continue
                 answers = await self._send(broker_id, group_offsets_request(asked), TIMEOUT_MS)
             except ClientError as error:
                 logger.debug("no offsets of %d groups from broker %d: %s", len(wanted), broker_id, error)
-                return found
+                return
             for group_id, answer in answers.items():
                 if group_id in asked:
                     found.setdefault(group_id, {}).update(answer.offsets)
                 if not _REFUSALS.isdisjoint(answer.error_codes):
                     self._log_refusal(broker_id, f"the offsets of group {group_id!r}")
-        return found
 
     def _log_refusal(self, broker_id: int, refused: str) -> None:
         """Log once that a coordinator refuses this broker: unlike other errors this one is not transient."""

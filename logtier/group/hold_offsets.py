@@ -16,7 +16,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 LIMIT_S: Final = 10.0
-"""Time for all coordinators to answer; the offsets of the others count as unknown."""
+"""Time for all coordinators to answer; what has not come by then counts as unknown."""
 
 _Wanted = Mapping[str, Mapping[TopicPartition, UUID]]
 _Found = dict[str, dict[TopicPartition, int]]
@@ -35,8 +35,8 @@ class LocalGroups(Protocol):
 class AskCoordinator(Protocol):
     """Asks another broker for the offsets of groups that it coordinates."""
 
-    async def __call__(self, broker_id: int, wanted: _Wanted) -> _Found:
-        """Return what it knows; without an answer nothing."""
+    async def __call__(self, broker_id: int, wanted: _Wanted, found: _Found) -> None:
+        """Add each answer to `found` as it comes: what came before a cancellation counts."""
 
 
 class HoldOffsets:
@@ -73,7 +73,11 @@ class HoldOffsets:
         for group_id, partitions in wanted.items():
             by_coordinator.setdefault(coordinator_of(group_id, image), {})[group_id] = partitions
         by_coordinator.pop(NO_BROKER, None)
-        asking = [asyncio.create_task(self._of(each, of_one)) for each, of_one in by_coordinator.items()]
+        answers: dict[int, _Found] = {each: {} for each in by_coordinator}
+        asking = {
+            asyncio.create_task(self._ask_one(each, of_one, answers[each])): each
+            for each, of_one in by_coordinator.items()
+        }
         if not asking:
             return {}
         try:
@@ -81,46 +85,56 @@ class HoldOffsets:
         finally:
             for task in asking:
                 task.cancel()
-        found: _Found = {}
         for task in done:
-            found |= task.result()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error(
+                    "asking broker %d for the offsets of groups that hold records failed", asking[task], exc_info=error
+                )
+        found: _Found = {}
+        for answer in answers.values():
+            found |= answer
         return found
 
-    async def _of(self, coordinator_id: int, wanted: _Wanted) -> _Found:
+    async def _ask_one(self, coordinator_id: int, wanted: _Wanted, found: _Found) -> None:
         if coordinator_id == self._broker_id:
-            return await self._of_this_broker(wanted)
-        return {} if self._ask is None else await self._ask(coordinator_id, wanted)
+            await self._ask_this_broker(wanted, found)
+        elif self._ask is not None:
+            await self._ask(coordinator_id, wanted, found)
 
-    async def _of_this_broker(self, wanted: _Wanted) -> _Found:
-        confirmed = await self._confirmed(wanted)
-        found: _Found = {}
+    async def _ask_this_broker(self, wanted: _Wanted, found: _Found) -> None:
+        by_partition: dict[TopicPartition, dict[str, Mapping[TopicPartition, UUID]]] = {}
         for group_id, partitions in wanted.items():
             try:
-                if self._groups.loaded_partition(group_id) not in confirmed:
+                by_partition.setdefault(self._groups.loaded_partition(group_id), {})[group_id] = partitions
+            except KafkaError as error:
+                _log_unknown(group_id, error)
+        asking = [self._ask_partition(partition, of_one, found) for partition, of_one in by_partition.items()]
+        for fault in await asyncio.gather(*asking, return_exceptions=True):
+            if fault is not None:
+                raise fault
+
+    async def _ask_partition(self, partition: TopicPartition, wanted: _Wanted, found: _Found) -> None:
+        """Add the offsets of groups of one partition, unless another broker can have begun to lead it."""
+        if self._check is not None:
+            try:
+                await self._check(partition)
+            except KafkaError as error:
+                logger.debug("%s is not confirmed, and the offsets in it are not known: %s", partition, error)
+                return
+        for group_id, partitions in wanted.items():
+            try:
+                if self._groups.loaded_partition(group_id) != partition:
                     continue
                 offsets = self._groups.committed(group_id)
             except KafkaError as error:
-                logger.debug("the offsets of group %r, which holds records, are not known: %s", group_id, error)
+                _log_unknown(group_id, error)
                 continue
             found[group_id] = {
                 key: committed.offset
                 for key, topic_id in partitions.items()
                 if (committed := offsets.get(key)) is not None and committed.topic_id in (None, topic_id)
             }
-        return found
 
-    async def _confirmed(self, wanted: _Wanted) -> set[TopicPartition]:
-        """Return the partitions of the groups that no other broker can have begun to lead."""
-        partitions: dict[TopicPartition, None] = {}
-        for group_id in wanted:
-            try:
-                partitions[self._groups.loaded_partition(group_id)] = None
-            except KafkaError:
-                continue
-        if self._check is None:
-            return set(partitions)
-        errors = await asyncio.gather(*map(self._check, partitions), return_exceptions=True)
-        for error in errors:
-            if error is not None and not isinstance(error, KafkaError):
-                raise error
-        return {key for key, error in zip(partitions, errors, strict=True) if error is None}
+
+def _log_unknown(group_id: str, error: KafkaError) -> None:
+    logger.debug("the offsets of group %r, which holds records, are not known: %s", group_id, error)

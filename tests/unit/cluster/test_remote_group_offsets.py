@@ -34,6 +34,8 @@ class Coordinator:
         self.group_error = ErrorCode.none
         self.partition_error = ErrorCode.none
         self.is_away = False
+        #: How many requests for offsets it answers.
+        self.answers_max: int | None = None
         self.requests: list[Any] = []
 
     def send(self, broker_id: int, request: Request[Any], timeout_ms: int) -> asyncio.Future[Any]:
@@ -45,6 +47,9 @@ class Coordinator:
         header = messages.RequestHeader(request.api_key, request.api_version, 1, "broker", 0)
         asked: Any = messages.read_request(header, b"\0" + request.body)
         self.requests.append(asked)
+        offset_requests = [each for each in self.requests if hasattr(each, "groups")]
+        if self.answers_max is not None and len(offset_requests) > self.answers_max:
+            return future
         answer = self.metadata(asked) if request.api_key == METADATA else self.fetched(asked)
         body = messages.encode_response(request.api_key, request.api_version, answer)
         future.set_result(request.decode(memoryview(bytearray(body))))
@@ -92,7 +97,9 @@ class Coordinator:
         return {"groups": groups}
 
     async def committed(self, wanted: dict[str, dict[TopicPartition, UUID]]) -> dict[str, dict[TopicPartition, int]]:
-        return await RemoteGroupOffsets(cast("Any", self.send)).committed(2, wanted)
+        found: dict[str, dict[TopicPartition, int]] = {}
+        await RemoteGroupOffsets(cast("Any", self.send)).committed(2, wanted, found)
+        return found
 
 
 def test_the_offsets_of_all_groups_come_in_one_answer() -> None:
@@ -151,13 +158,31 @@ def test_many_partitions_are_asked_for_in_several_requests(monkeypatch: pytest.M
     run_virtually(scenario())
 
 
+def test_what_came_before_a_broker_went_silent_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_group_offsets, "PARTITIONS_PER_REQUEST_MAX", 1)
+
+    async def scenario() -> None:
+        coordinator = Coordinator()
+        coordinator.offsets = {("a", P0): 5, ("a", P1): 6}
+        coordinator.answers_max = 1
+        found: dict[str, dict[TopicPartition, int]] = {}
+        asking = RemoteGroupOffsets(cast("Any", coordinator.send)).committed(
+            2, {"a": {P0: FLIGHTS, P1: FLIGHTS}}, found
+        )
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asking, 10)
+        assert found == {"a": {P0: 5}}
+
+    run_virtually(scenario())
+
+
 def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         coordinator = Coordinator()
         coordinator.group_error = ErrorCode.group_authorization_failed
         offsets = RemoteGroupOffsets(cast("Any", coordinator.send))
         for _ in range(2):
-            assert await offsets.committed(2, {"a": {P0: FLIGHTS}}) == {"a": {}}
+            await offsets.committed(2, {"a": {P0: FLIGHTS}}, {})
 
     run_virtually(scenario())
     [record] = caplog.records
@@ -170,11 +195,11 @@ def test_a_topic_that_this_broker_may_not_describe_is_logged_once(caplog: pytest
         coordinator = Coordinator()
         offsets = RemoteGroupOffsets(cast("Any", coordinator.send))
         del coordinator.names[FLIGHTS]
-        await offsets.committed(2, {"a": {P0: FLIGHTS}})
+        await offsets.committed(2, {"a": {P0: FLIGHTS}}, {})
         assert caplog.records == [], "a topic that the coordinator does not know is not refused"
         coordinator.unknown_id_error = ErrorCode.topic_authorization_failed
         for _ in range(2):
-            await offsets.committed(2, {"a": {P0: FLIGHTS, P1: FLIGHTS}})
+            await offsets.committed(2, {"a": {P0: FLIGHTS, P1: FLIGHTS}}, {})
 
     run_virtually(scenario())
     [record] = caplog.records

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
+import pytest
+
 from headwater.logtier.group import hold_offsets
 from headwater.logtier.group.hold_offsets import HoldOffsets
 from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets
@@ -60,13 +62,17 @@ class Broker1:
         self.groups = FakeCoordinator()
         self.answers: dict[int, Found] = {}
         self.silent: set[int] = set()
+        self.faulty: set[int] = set()
         self.asked: list[tuple[int, list[str]]] = []
 
-    async def ask(self, broker_id: int, wanted: Wanted) -> Found:
+    async def ask(self, broker_id: int, wanted: Wanted, found: Found) -> None:
+        """A silent broker falls silent after its answer; its other answers do not come."""
         self.asked.append((broker_id, sorted(wanted)))
+        if broker_id in self.faulty:
+            raise RuntimeError("a fault")
+        found |= self.answers.get(broker_id, {})
         if broker_id in self.silent:
             await asyncio.Event().wait()
-        return self.answers.get(broker_id, {})
 
     async def committed(self, *groups: str, check: Callable[[TopicPartition], Awaitable[None]] | None = None) -> Found:
         offsets = HoldOffsets(1, self.groups, lambda: self.image, check, self.ask)
@@ -133,3 +139,36 @@ def test_a_coordinator_that_does_not_answer_delays_no_other_beyond_the_limit() -
         assert asyncio.get_running_loop().time() - begun_s == hold_offsets.LIMIT_S
 
     run_virtually(scenario())
+
+
+def test_answers_that_came_before_the_limit_count() -> None:
+    async def check(topic_partition: TopicPartition) -> None:
+        if topic_partition.partition == 1:
+            await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        broker = Broker1(1, 1, 2)
+        confirmed, waiting, remote = group_of(0), group_of(1), group_of(2)
+        broker.groups.commit(confirmed, P0, 5)
+        broker.groups.commit(waiting, P0, 6)
+        broker.silent = {2}
+        broker.answers = {2: {remote: {P0: 4}}}
+        expected = {confirmed: {P0: 5}, remote: {P0: 4}}
+        assert await broker.committed(confirmed, waiting, remote, check=check) == expected
+
+    run_virtually(scenario())
+
+
+def test_a_fault_in_asking_one_coordinator_is_logged_and_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        broker = Broker1(1, 2, 3)
+        broker.groups.commit(group_of(0), P0, 5)
+        broker.faulty = {2}
+        broker.answers = {3: {group_of(2): {P0: 4}}}
+        found = await broker.committed(group_of(0), group_of(1), group_of(2))
+        assert found == {group_of(0): {P0: 5}, group_of(2): {P0: 4}}
+
+    run_virtually(scenario())
+    [logged] = caplog.records
+    assert "asking broker 2 for the offsets of groups that hold records failed" in logged.getMessage()
+    assert logged.exc_info is not None
