@@ -7,7 +7,7 @@ Whatever is in doubt holds all records: deleted ones do not come back.
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
@@ -197,6 +197,16 @@ class RetentionHolds:
         state = self._state(log, hold)
         state.compaction_bytes = held_bytes
         self._finish_pass(log, state, hold, 0)
+
+    def note_nothing_due(self, topic_partition: TopicPartition) -> None:
+        """Record that compaction would clean nothing of a log without the hold either."""
+        if (state := self.states.get(topic_partition)) is not None:
+            state.compaction_bytes = 0
+
+    def keep_compaction(self, compacted: Collection[TopicPartition]) -> None:
+        """Forget what compaction holds of other logs: these are not compacted (any longer)."""
+        for topic_partition in self.states.keys() - set(compacted):
+            self.states[topic_partition].compaction_bytes = 0
 
     def note_cleaned(self, log: Log, hold: RetentionHold, given_up_bytes: int) -> None:
         """Record a cleaning of segments, some of which may have been held."""

@@ -21,6 +21,7 @@ from headwater.logtier.log.cleaning.cleaner_policy import (
     SourceSegment,
     dirtiest,
     find_cleanable,
+    given_up_before,
     needs_times,
 )
 from headwater.logtier.log.cleaning.cleaner_process import CleanerDiedError, CleanerProcess, Worker
@@ -168,6 +169,7 @@ class LogCleaner:
             config = self._config()
             try:
                 self._forget_gone_logs()
+                self._holds.keep_compaction(self._held_by_groups() if config.log_cleaner_enable else ())
                 if config.log_cleaner_enable and len(self._running) < config.log_cleaner_threads:
                     await self._begin_due(config.log_cleaner_threads)
                 if not self._running:
@@ -209,8 +211,18 @@ class LogCleaner:
             self._held_wait_since_ms = None
             self._begin_all(threads, await self._holds.ask(held))
 
+    def _held_by_groups(self) -> list[TopicPartition]:
+        """Return the logs that are compacted, and of which groups may hold records."""
+        return [
+            topic_partition
+            for topic_partition, log in self._logs.items()
+            if log.config.retention_hold_groups
+            and "compact" in log.config.cleanup_policy
+            and topic_partition not in self.counters.uncleanable
+        ]
+
     def _held_and_due(self) -> list[Log]:
-        """Return the logs that would be cleaned if no group held them."""
+        """Return the logs that would be cleaned if no group held them; of the others compaction holds nothing."""
         now_ms = self._clock.now_ms()
         due = []
         for topic_partition, log in self._logs.items():
@@ -218,6 +230,8 @@ class LogCleaner:
                 cleanable = self._cleanable(topic_partition, log, None, now_ms)
                 if cleanable is not None and cleanable.is_due(log.config):
                     due.append(log)
+                else:
+                    self._holds.note_nothing_due(topic_partition)
         return due
 
     def _begin_all(self, threads: int, holds: PassHolds | None) -> None:
@@ -315,7 +329,8 @@ class LogCleaner:
                 is_done = True
                 self._done(topic_partition, log, result, self._clock.monotonic_ms() - started_ms)
                 if hold is not None:
-                    self._holds.note_cleaned(log, hold, cleanable.given_up_bytes)
+                    given_up_bytes = given_up_before(job.segments, cleanable, hold, result.cleaned_to)
+                    self._holds.note_cleaned(log, hold, given_up_bytes)
             elif self._logs.get(topic_partition) is log:
                 self._failed(topic_partition, result)
         except _AbandonedError:

@@ -161,6 +161,23 @@ class SourceSegment(NamedTuple):
     modified_ms: int
 
 
+def given_up_before(
+    sources: Sequence[SourceSegment], cleanable: Cleanable, hold: RetentionHold, cleaned_to: int
+) -> int:
+    """Return the bytes of held segments that a cleaning has covered, which may end before `cleanable.end_offset`.
+
+    A segment that is covered in part counts with the cleaning that ends it, so that each counts once.
+
+    >>> sources = [SourceSegment(0, 60, 8, 1), SourceSegment(10, 40, 8, 2), SourceSegment(20, 30, 8, 3)]
+    >>> cleanable = Cleanable(0, 30, clean_bytes=0, cleanable_bytes=130, is_overdue=False, given_up_bytes=70)
+    >>> [given_up_before(sources, cleanable, RetentionHold(10, 0), cleaned_to) for cleaned_to in (15, 20, 25, 30)]
+    [0, 40, 40, 70]
+    """
+    ends = [*(source.base_offset for source in sources[1:]), cleanable.end_offset]
+    held_from = max(hold.offset, cleanable.first_dirty_offset)
+    return sum(source.size_bytes for source, end in zip(sources, ends, strict=True) if held_from < end <= cleaned_to)
+
+
 def group_segments(
     segments: Sequence[SourceSegment], *, segment_bytes: int, index_bytes: int, end_offset: int
 ) -> list[list[SourceSegment]]:

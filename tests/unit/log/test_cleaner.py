@@ -69,12 +69,13 @@ class World:
         #: Where followers lag behind; elsewhere the watermark is the log's end.
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.change: Callable[[CleanerJob], CleanerJob] = lambda job: job
+        self.broker_configs: dict[str, str] = {}
         self.cleaner = self.new_cleaner()
         self.sequence = 0
 
     def new_cleaner(self, holds: RetentionHolds | None = None) -> LogCleaner:
         return LogCleaner(
-            lambda: BrokerConfig.from_properties({}),
+            lambda: BrokerConfig.from_properties(self.broker_configs),
             self.disk,
             self,
             self.logs,

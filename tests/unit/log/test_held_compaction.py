@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -139,3 +140,58 @@ def test_a_log_with_groups_that_waited_for_long_comes_before_logs_without(world:
     assert world.clean()
     assert groups.asked == [{"archive": {TP: log.topic_id}}]
     assert list(world.offsets()) == [1]
+
+
+def test_bytes_count_as_held_only_while_the_log_is_due_without_the_hold(world: World) -> None:
+    log, holds = world.logs[TP], RetentionHolds(world)
+    world.cleaner = world.new_cleaner(holds)
+    log.configure(HELD)
+    world.write(record(b"a"), record(b"a"))
+    world.roll()
+    assert not world.clean()
+    assert holds.states[TP].held_bytes == log.segments[0].size
+    log.configure(dataclasses.replace(HELD, min_cleanable_dirty_ratio=1.0))
+    assert not world.clean()
+    assert holds.states[TP].held_bytes == 0
+
+
+@pytest.mark.parametrize("change", ["policy", "cleaner off", "uncleanable"])
+def test_a_log_that_is_not_compacted_any_longer_has_no_bytes_held_back_from_it(world: World, change: str) -> None:
+    log, holds = world.logs[TP], RetentionHolds(world)
+    world.cleaner = world.new_cleaner(holds)
+    log.configure(HELD)
+    world.write(record(b"a"), record(b"a"))
+    world.roll()
+    assert not world.clean()
+    held_bytes = holds.states[TP].held_bytes
+    assert held_bytes > 0
+    if change == "policy":
+        log.configure(dataclasses.replace(HELD, cleanup_policy=("delete",)))
+    elif change == "cleaner off":
+        world.broker_configs["log.cleaner.enable"] = "false"
+    else:
+        world.cleaner.counters.uncleanable[TP] = "damaged"
+
+    async def one_round() -> None:
+        world.cleaner.start()
+        await asyncio.sleep(0)
+        await world.cleaner.stop()
+
+    asyncio.run(one_round())
+    assert holds.states[TP].held_bytes == 0
+
+
+def test_segments_that_were_given_up_count_once_when_a_full_map_ends_a_cleaning_early(world: World) -> None:
+    log, holds = world.logs[TP], RetentionHolds(world)
+    world.cleaner = world.new_cleaner(holds)
+    world.change = lambda job: dataclasses.replace(job, dedupe_buffer_bytes=0, load_factor=2.5 / 1024)
+    for key in (b"a", b"b", b"c", b"d", b"e", b"f"):
+        world.write(record(key))
+        world.roll()
+    given_up_bytes = sum(segment.size for segment in log.segments)
+    log.configure(dataclasses.replace(HELD, retention_hold_max_bytes=0))
+    cleanings = 0
+    while world.clean():
+        cleanings += 1
+    assert cleanings > 1
+    assert holds.states[TP].given_up_bytes == given_up_bytes
