@@ -1,8 +1,8 @@
 """Requests the offsets of groups that other brokers coordinate, for the holds of retention."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 from uuid import UUID
 
 from headwater.logtier.client.errors import ClientError
@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 PARTITIONS_PER_REQUEST_MAX: Final = 500
 """Partitions of one request, whose encoding and decoding block the event loop for milliseconds."""
+TOPICS_PER_REQUEST_MAX: Final = 50
+"""Topics of one Metadata request: the answer has all their partitions, wanted or not."""
 TIMEOUT_MS: Final = 5_000
 """Time limit of one request, also for the connection."""
 
@@ -22,6 +24,7 @@ _REFUSALS: Final = {ErrorCode.group_authorization_failed, ErrorCode.topic_author
 
 _Wanted = Mapping[str, Mapping[TopicPartition, UUID]]
 _Found = dict[str, dict[TopicPartition, int]]
+_Item = TypeVar("_Item")
 
 
 class RemoteGroupOffsets:
@@ -38,27 +41,35 @@ class RemoteGroupOffsets:
 
     async def committed(self, broker_id: int, wanted: _Wanted, found: _Found) -> None:
         """Add to `found` what a coordinator knows of the offsets of its groups, request by request."""
-        for batch in _batches(wanted):
-            ids = dict.fromkeys(topic_id for _, _, topic_id in batch)
-            try:
-                topics = await self._send(broker_id, topic_names_request(ids), TIMEOUT_MS)
+        try:
+            for batch in _batches(await self._known(broker_id, wanted), PARTITIONS_PER_REQUEST_MAX):
                 asked: dict[str, list[TopicPartition]] = {}
-                for group_id, key, topic_id in batch:
-                    if topics.names.get(topic_id) == key.topic:
-                        asked.setdefault(group_id, []).append(key)
-                    elif topics.error_codes.get(topic_id) in _REFUSALS:
-                        self._log_refusal(broker_id, f"the id of topic {key.topic!r}")
-                if not asked:
-                    continue
+                for group_id, key in batch:
+                    asked.setdefault(group_id, []).append(key)
                 answers = await self._send(broker_id, group_offsets_request(asked), TIMEOUT_MS)
-            except ClientError as error:
-                logger.debug("no offsets of %d groups from broker %d: %s", len(wanted), broker_id, error)
-                return
-            for group_id, answer in answers.items():
-                if group_id in asked:
-                    found.setdefault(group_id, {}).update(answer.offsets)
-                if not _REFUSALS.isdisjoint(answer.error_codes):
-                    self._log_refusal(broker_id, f"the offsets of group {group_id!r}")
+                for group_id, answer in answers.items():
+                    if group_id in asked:
+                        found.setdefault(group_id, {}).update(answer.offsets)
+                    if not _REFUSALS.isdisjoint(answer.error_codes):
+                        self._log_refusal(broker_id, f"the offsets of group {group_id!r}")
+        except ClientError as error:
+            logger.debug("no more offsets of %d groups from broker %d: %s", len(wanted), broker_id, error)
+
+    async def _known(self, broker_id: int, wanted: _Wanted) -> list[tuple[str, TopicPartition]]:
+        """Return what is wanted, by topic, of the topics that the coordinator knows by their ids."""
+        names = {topic_id: key.topic for of_one in wanted.values() for key, topic_id in of_one.items()}
+        known: set[UUID] = set()
+        for topic_ids in _batches(sorted(names, key=names.__getitem__), TOPICS_PER_REQUEST_MAX):
+            topics = await self._send(broker_id, topic_names_request(topic_ids), TIMEOUT_MS)
+            for topic_id in topic_ids:
+                if topics.names.get(topic_id) == names[topic_id]:
+                    known.add(topic_id)
+                elif topics.error_codes.get(topic_id) in _REFUSALS:
+                    self._log_refusal(broker_id, f"the id of topic {names[topic_id]!r}")
+        return sorted(
+            ((group, key) for group, of_one in wanted.items() for key, topic_id in of_one.items() if topic_id in known),
+            key=lambda each: each[1].topic,
+        )
 
     def _log_refusal(self, broker_id: int, refused: str) -> None:
         """Log once that a coordinator refuses this broker: unlike other errors this one is not transient."""
@@ -72,8 +83,7 @@ class RemoteGroupOffsets:
             )
 
 
-def _batches(wanted: _Wanted) -> Iterator[list[tuple[str, TopicPartition, UUID]]]:
+def _batches(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
     """Yield what goes into one request each."""
-    all_of_them = [(group_id, key, topic_id) for group_id, of_one in wanted.items() for key, topic_id in of_one.items()]
-    for first in range(0, len(all_of_them), PARTITIONS_PER_REQUEST_MAX):
-        yield all_of_them[first : first + PARTITIONS_PER_REQUEST_MAX]
+    for first in range(0, len(items), size):
+        yield items[first : first + size]

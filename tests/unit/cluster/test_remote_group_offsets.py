@@ -47,13 +47,17 @@ class Coordinator:
         header = messages.RequestHeader(request.api_key, request.api_version, 1, "broker", 0)
         asked: Any = messages.read_request(header, b"\0" + request.body)
         self.requests.append(asked)
-        offset_requests = [each for each in self.requests if hasattr(each, "groups")]
+        offset_requests = [each for each in self.requests if self.is_for_offsets(each)]
         if self.answers_max is not None and len(offset_requests) > self.answers_max:
             return future
         answer = self.metadata(asked) if request.api_key == METADATA else self.fetched(asked)
         body = messages.encode_response(request.api_key, request.api_version, answer)
         future.set_result(request.decode(memoryview(bytearray(body))))
         return future
+
+    @staticmethod
+    def is_for_offsets(request: Any) -> bool:
+        return hasattr(request, "groups")
 
     def metadata(self, asked: Any) -> dict[str, Any]:
         assert not asked.allow_auto_topic_creation
@@ -153,7 +157,7 @@ def test_many_partitions_are_asked_for_in_several_requests(monkeypatch: pytest.M
         assert await coordinator.committed({"a": {P0: FLIGHTS, P1: FLIGHTS, C0: CARRIERS}}) == {
             "a": {P0: 5, P1: 6, C0: 7}
         }
-        assert len(coordinator.requests) == 4
+        assert [coordinator.is_for_offsets(each) for each in coordinator.requests] == [False, True, True]
 
     run_virtually(scenario())
 
@@ -172,6 +176,26 @@ def test_what_came_before_a_broker_went_silent_counts(monkeypatch: pytest.Monkey
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asking, 10)
         assert found == {"a": {P0: 5}}
+
+    run_virtually(scenario())
+
+
+def test_topics_are_asked_for_once_a_pass_and_a_few_in_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_group_offsets, "TOPICS_PER_REQUEST_MAX", 2)
+
+    async def scenario() -> None:
+        coordinator = Coordinator()
+        ids = [uuid.UUID(int=number) for number in range(10, 15)]
+        coordinator.names = {topic_id: f"topic-{topic_id.int}" for topic_id in ids}
+        wanted = {
+            group: {TopicPartition(name, 0): topic_id for topic_id, name in coordinator.names.items()}
+            for group in ("a", "b")
+        }
+        coordinator.offsets = {(group, key): 7 for group, keys in wanted.items() for key in keys}
+        assert await coordinator.committed(wanted) == {group: dict.fromkeys(keys, 7) for group, keys in wanted.items()}
+        *for_names, for_offsets = coordinator.requests
+        assert coordinator.is_for_offsets(for_offsets)
+        assert [[each.topic_id for each in request.topics] for request in for_names] == [ids[:2], ids[2:4], ids[4:]]
 
     run_virtually(scenario())
 
