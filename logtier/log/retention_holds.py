@@ -57,6 +57,7 @@ class HoldState:
     """What the groups of a partition hold, as of the last pass of retention and of compaction.
 
     Attributes:
+        topic_id: The topic: another one of the name has a state of its own.
         bytes_max: Limit of the held bytes, -1 without one.
         given_up_bytes: Bytes deleted or compacted although they were held, since the start of the broker.
     """
@@ -66,6 +67,7 @@ class HoldState:
     bytes_max: int = -1
     given_up_bytes: int = 0
     unknown_since_ms: int | None = None
+    topic_id: UUID | None = None
     alarmed_ms: dict[HoldAlarm, int] = field(default_factory=dict)
 
     @property
@@ -213,7 +215,9 @@ class RetentionHolds:
         self._finish_pass(log, self._state(log, hold), hold, given_up_bytes)
 
     def _state(self, log: Log, hold: RetentionHold) -> HoldState:
-        state = self.states.setdefault(log.topic_partition, HoldState())
+        state = self.states.get(log.topic_partition)
+        if state is None or state.topic_id != log.topic_id:
+            state = self.states[log.topic_partition] = HoldState(topic_id=log.topic_id)
         state.bytes_max = hold.bytes_max
         if hold.is_known:
             state.unknown_since_ms = None

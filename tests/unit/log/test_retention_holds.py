@@ -232,3 +232,13 @@ def test_a_log_without_groups_has_no_state_any_longer(world: World) -> None:
     world.log.configure(dataclasses.replace(world.log.config, retention_hold_groups=()))
     world.apply()
     assert world.holds.states == {}
+
+
+def test_a_topic_that_is_created_anew_inherits_no_state(world: World) -> None:
+    world.apply()
+    world.holds.states[TP].given_up_bytes = 7
+    world.apply()
+    assert world.holds.states[TP].given_up_bytes == 7
+    world.log.topic_id = uuid.UUID(int=99)
+    world.apply()
+    assert world.holds.states[TP].given_up_bytes == 0
