@@ -45,6 +45,10 @@ class HoldOffsets:
     Invariant: each returned offset was committed for a topic of the wanted id. Commits of earlier releases, and those
     with a retention of their own, have no topic id: their offsets are deleted with the topic.
 
+    Two things are not seen. OffsetCommit up to version 9 names topics only: a commit by an old consumer just after the
+    topic was created anew is stamped with the new id. And after an unclean election that loses a tail, an offset beyond
+    the end holds all only until the log has grown past it.
+
     Args:
         broker_id: This broker.
         image: Returns the newest metadata.
