@@ -39,8 +39,8 @@ class RemoteGroupOffsets:
         #: Coordinators whose refusal is logged.
         self._refused_by: set[int] = set()
 
-    async def committed(self, broker_id: int, wanted: _Wanted, found: _Found) -> None:
-        """Add to `found` what a coordinator knows of the offsets of its groups, request by request."""
+    async def committed(self, broker_id: int, wanted: _Wanted, offsets: _Found) -> None:
+        """Add to `offsets` what a coordinator knows of the offsets of its groups, request by request."""
         try:
             for batch in _batches(await self._known(broker_id, wanted), PARTITIONS_PER_REQUEST_MAX):
                 asked: dict[str, list[TopicPartition]] = {}
@@ -49,7 +49,7 @@ class RemoteGroupOffsets:
                 answers = await self._send(broker_id, group_offsets_request(asked), TIMEOUT_MS)
                 for group_id, answer in answers.items():
                     if group_id in asked:
-                        found.setdefault(group_id, {}).update(answer.offsets)
+                        offsets.setdefault(group_id, {}).update(answer.offsets)
                     if not _REFUSALS.isdisjoint(answer.error_codes):
                         self._log_refusal(broker_id, f"the offsets of group {group_id!r}")
         except ClientError as error:

@@ -35,8 +35,8 @@ class LocalGroups(Protocol):
 class AskCoordinator(Protocol):
     """Asks another broker for the offsets of groups that it coordinates."""
 
-    async def __call__(self, broker_id: int, wanted: _Wanted, found: _Found) -> None:
-        """Add each answer to `found` as it comes: what came before a cancellation counts."""
+    async def __call__(self, broker_id: int, wanted: _Wanted, offsets: _Found) -> None:
+        """Add each answer to `offsets` as it comes: what came before a cancellation counts."""
 
 
 class HoldOffsets:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.logtier.state_topic.topic import partition_for
@@ -22,6 +30,7 @@ IDS = (1, 2, 3)
 OFFSETS_PARTITIONS = 3
 RECORDS = 300
 SOME_PASSES_S = 2.0
+NOT_YET = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE)
 PROPERTIES = {
     "log_retention_check_interval_ms": "200",
     "offsets_topic_num_partitions": str(OFFSETS_PARTITIONS),
@@ -47,13 +56,23 @@ def produce(servers: str) -> None:
     assert producer.flush(60) == 0
 
 
+def is_done(ask: Callable[[], object]) -> bool:
+    """Ask a coordinator, which may be about to begin."""
+    try:
+        ask()
+    except KafkaException as error:
+        assert error.args[0].code() in NOT_YET
+        return False
+    return True
+
+
 def test_each_replica_keeps_what_a_group_of_another_broker_has_not_passed(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     cluster.serve(*IDS, **PROPERTIES)
     admin = AdminClient({"bootstrap.servers": cluster.servers()})
     # Any group makes brokers create `__consumer_offsets`. Then a group is chosen whose coordinator is not the leader.
     finder = Consumer({"bootstrap.servers": cluster.servers(), "group.id": "finder"})
-    until(lambda: bool(finder.committed([TopicPartition("none", 0)], timeout=30)))
+    until(lambda: is_done(lambda: finder.committed([TopicPartition("none", 0)], timeout=30)))
     finder.close()
     until(lambda: "__consumer_offsets" in admin.list_topics(timeout=30).topics)
     coordinators = admin.list_topics("__consumer_offsets", timeout=30).topics["__consumer_offsets"].partitions
@@ -77,7 +96,7 @@ def test_each_replica_keeps_what_a_group_of_another_broker_has_not_passed(make_c
 
     def commit(offset: int) -> None:
         wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(TOPIC, 0, offset)])
-        admin.alter_consumer_group_offsets([wanted])[group].result(60)
+        until(lambda: is_done(lambda: admin.alter_consumer_group_offsets([wanted])[group].result(60)))
 
     bound = base_offsets(cluster, 1)[5]
     commit(bound)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.file_systems.options import FileSystemOptions
 from headwater.pipelines.loads.request import LoadStatus
 from headwater.pipelines.loads.targets import file_target
 from headwater.pipelines.loads.targets.file_target import FileTarget
@@ -127,7 +129,8 @@ def test_a_namenode_that_is_killed_in_the_middle_costs_nothing(
 def test_a_namenode_in_safe_mode_is_said_in_a_line(
     dock: Dock, lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwater.pipelines.file_systems.options.WAIT_S", 1.0)
+    short = dataclasses.replace(FileSystemOptions.of(), wait_s=1.0)
+    monkeypatch.setattr(FileSystemOptions, "of", lambda *_: short)
     dock.create()
     dock.produce(numbers(4))
     original = FileTarget.write
