@@ -23,6 +23,8 @@ __all__ = ["ARCHIVED", "History", "HistoryPartition", "archived_columns", "read_
 
 #: The column with a row of the table; null for a record of the log.
 ARCHIVED: Final = "archived"
+#: Offsets of a task, which holds its rows in memory.
+TASK_OFFSETS: Final = 100_000
 #: Offsets of a micro-batch of history, if no option says so.
 BATCH_OFFSETS: Final = 1_000_000
 
@@ -132,7 +134,10 @@ class History:
         for key, begin in sorted(begins.items()):
             seam = min(seams.get(key, 0), ends[key])
             if begin < seam:
-                tasks.append(HistoryPartition(self.path, *key, begin, seam))
+                tasks += [
+                    HistoryPartition(self.path, *key, low, min(low + TASK_OFFSETS, seam))
+                    for low in range(begin, seam, TASK_OFFSETS)
+                ]
                 left[key] = seam
         return tasks, left
 

@@ -70,8 +70,10 @@ _STORED: Final = frozenset(
 _DENIED_EXPRESSIONS: Final = frozenset(
     _EXPRESSIONS + name
     for name in (
-        "ApplyFunctionExpression", "CallMethodViaReflection", "FunctionTableSubqueryArgumentExpression", "PythonUDAF",
-        "PythonUDF", "PythonUDTF", "ScalaUDF", "TryReflect", "UnresolvedPolymorphicPythonUDTF", "VariableReference",
+        "ApplyFunctionExpression", "CallMethodViaReflection", "FromAvro", "FromProtobuf",
+        "FunctionTableSubqueryArgumentExpression", "PythonUDAF", "PythonUDF", "PythonUDTF", "ScalaUDF", "SchemaOfAvro",
+        "SchemaOfXml", "StructsToXml", "ToAvro", "ToProtobuf", "TryReflect", "UnresolvedPolymorphicPythonUDTF",
+        "VariableReference", "XmlToStructs",
     )
 )  # fmt: skip
 _DENIED_PACKAGES: Final = (_EXPRESSIONS + "xml.",)

@@ -1,8 +1,8 @@
 """The nodes of Catalyst's plans as `query_judge` takes them. Every access to a node is a call over py4j.
 
 Depends on `TreeNode.children`, `origin.startIndex`, `QueryPlan.expressions`, and on these fields, which hold plans or
-expressions that are no children: `SubqueryExpression.plan`, `UnresolvedWith.cteRelations`,
-`WithWindowDefinition.windowDefinitions`.
+expressions that are no children: `SubqueryExpression.plan`, `UnresolvedStarExceptOrReplace.replacements`,
+`UnresolvedWith.cteRelations`, `WithWindowDefinition.windowDefinitions`.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def _seen(plan: Any) -> Iterator[SeenNode]:
             waiting += [(each, False, False) for each in _items(node.expressions())]
             waiting += [(each, is_own, False) for each, is_own in _hidden(node, short)]
         elif short not in _WITHOUT_CHILDREN:
+            waiting += [(each, is_own, False) for each, is_own in _hidden(node, short)]
             waiting += [(child, False, False) for child in _items(node.children())]
             if short in _WITH_PLANS:
                 waiting.append((node.plan(), True, False))
@@ -85,6 +86,10 @@ def _hidden(node: Any, short: str) -> Iterator[tuple[Any, bool]]:
     if short == "UnresolvedWith":
         for relation in _items(node.cteRelations()):
             yield relation._2(), True
+    elif short == "UnresolvedStarExceptOrReplace":
+        replacements = node.replacements()
+        for each in _items(replacements.get()) if replacements.isDefined() else ():
+            yield each, False
     elif short == "WithWindowDefinition":
         for definition in _items(node.windowDefinitions().values().toSeq()):
             yield definition, False

@@ -63,7 +63,7 @@ class Statement:
     asked: TableOffsets | None
     decided: UnifiedOffsets | None = None
     expected: frozenset[Place] = frozenset()
-    decided_s: float = 0.0
+    looked_s: float = 0.0
 
 
 class Seam(RuleBasedStateMachine):
@@ -230,7 +230,7 @@ class Seam(RuleBasedStateMachine):
 
     @rule()
     def look_at_the_table(self) -> None:
-        self.statements.append(Statement(self.table_offsets()))
+        self.statements.append(Statement(self.table_offsets(), looked_s=self.now_s))
 
     @precondition(lambda self: any(each.decided is None for each in self.statements))
     @rule(data=st.data())
@@ -251,7 +251,7 @@ class Seam(RuleBasedStateMachine):
                 return not any(start <= o < after for start, after in state.gaps.get(p, ()))
             return o >= missing[p]
 
-        found.decided, found.decided_s = decided, self.now_s
+        found.decided = decided
         found.expected = frozenset(
             (p, o) for p, end in log.end.items() for o in range(end) if self.log[p][o] and is_expected(p, o)
         )
@@ -270,7 +270,7 @@ class Seam(RuleBasedStateMachine):
         if not files <= self.stored.keys():
             return  # vacuumed: Spark says so
         if any(start < self.first[p] for p, (start, _) in decided.tail.items()):
-            assert not self.holds or self.now_s - found.decided_s >= GRACE_S, "retention did not wait"
+            assert not self.holds or self.now_s - found.looked_s >= GRACE_S, "retention did not wait"
             return
         rows = Counter(row for name in files for row in self.stored[name])
         rows.update((p, o) for p, (start, end) in decided.tail.items() for o in range(start, end) if self.log[p][o])

@@ -65,12 +65,12 @@ class Broker1:
         self.faulty: set[int] = set()
         self.asked: list[tuple[int, list[str]]] = []
 
-    async def ask(self, broker_id: int, wanted: Wanted, found: Found) -> None:
+    async def ask(self, broker_id: int, wanted: Wanted, offsets: Found) -> None:
         """A silent broker falls silent after its answer; its other answers do not come."""
         self.asked.append((broker_id, sorted(wanted)))
         if broker_id in self.faulty:
             raise RuntimeError("a fault")
-        found |= self.answers.get(broker_id, {})
+        offsets |= self.answers.get(broker_id, {})
         if broker_id in self.silent:
             await asyncio.Event().wait()
 

@@ -169,11 +169,15 @@ def _judged(
 def names_shared(text: str) -> bool:
     """Whether a statement may name a relation that sessions share: wherever the words stand.
 
+    `IDENTIFIER('log.a')` has the name in a text.
+
     >>> names_shared("SELECT * FROM `LOG`.a"), names_shared("SELECT 'log' FROM flights")
     (True, False)
+    >>> names_shared(r"SELECT * FROM identifier('\\u006cog.a')")
+    True
     """
     code = (token for token in scanner.tokens(text) if token.kind is not scanner.SqlTokenKind.COMMENT)
-    return any(token.name.lower() in (LOG, LAKE) for token in code)
+    return any(token.name.lower() in (LOG, LAKE, "identifier") for token in code)
 
 
 def _require(refusal: StatementRefusal | None, statement: Statement) -> None:

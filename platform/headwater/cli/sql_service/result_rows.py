@@ -79,7 +79,7 @@ class _Arrow:
 
     def row(self, row: Sequence[Any]) -> int:
         self._rows.append(row)
-        return sum(len(value) if isinstance(value, str | bytes | bytearray) else 8 for value in row)
+        return sum(map(_size, row))
 
     def drop(self) -> None:
         del self._rows[-1]
@@ -101,6 +101,23 @@ class _Arrow:
         self._sink.seek(0)
         self._sink.truncate()
         return found
+
+
+def _size(value: Any) -> int:
+    """About the bytes of a value in Arrow.
+
+    >>> _size("é"), _size([1, 2, None]), _size({"a": b"bc"})
+    (2, 32, 11)
+    """
+    if isinstance(value, str):
+        return len(value.encode(errors="replace"))
+    if isinstance(value, bytes | bytearray):
+        return len(value)
+    if isinstance(value, dict):
+        return 8 + sum(_size(name) + _size(each) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return 8 + sum(map(_size, value))
+    return 8
 
 
 def _empty_batch(schema: Any) -> Any:
