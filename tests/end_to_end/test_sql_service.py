@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,8 +31,13 @@ UP = ("up", "--data", "data", "--kafka-port", "0", "--http-port", "0", "--sql")
 WAIT_S = 300.0
 #: Of queries: the first waits for a JVM, others for each other, on a busy machine.
 PATIENT_MS = 280_000
+#: Until the tasks of queries that were sent take the cores.
+BEGUN_S = 3.0
 #: Runs for longer than any test: two tasks that never come to an end.
 ENDLESS = "SELECT count(*) FROM (SELECT explode(sequence(1, 100000)) FROM range(1000000000)) WHERE rand() < 2"
+
+#: Runs for half a minute alone, in many short tasks: Spark shares its cores when tasks end.
+LONG = "SELECT count(*) FROM (SELECT explode(sequence(1, 400)) FROM range(0, 100000000, 1, 20000)) WHERE rand() < 2"
 
 
 @dataclass
@@ -258,6 +264,19 @@ def test_a_query_is_cancelled_by_its_id(node: Node) -> None:
         assert node.cancel(query["query_id"]) == 204
         assert answer.result() == (409, "the query was cancelled")
     assert node.cancel(query["query_id"]) == 404
+
+
+def test_long_queries_of_a_session_leave_room_for_others(node: Node) -> None:
+    node.await_free()
+    with ThreadPoolExecutor(2) as pool:
+        long = [pool.submit(node.refusal, LONG, session="long") for _ in range(2)]
+        until(lambda: len(node.running()) == 2)
+        time.sleep(BEGUN_S)
+        assert node.rows("SELECT count(*) FROM range(0, 1000, 1, 8)", session="short") == [[1000]]
+        assert [each.done() for each in long] == [False, False]
+        for query in node.running():
+            node.cancel(query["query_id"])
+        assert [each.result()[0] for each in long] == [409, 409]
 
 
 def test_too_many_queries_are_refused(node: Node) -> None:

@@ -143,8 +143,10 @@ def _events(frame: DataFrame, query: SqlQuery, bytes_max: int) -> Iterator[Any]:
         return encoded(rows, encoder_of(form, schema), row_limit, bytes_max)
 
     # Spark drops a limit that it knows to be met, and there are several partitions then.
-    limited: Any = frame.limit(row_limit + 1).coalesce(1).rdd
-    found = limited.mapPartitions(encode).toLocalIterator()
+    limited: Any = frame.limit(row_limit + 1).coalesce(1)
+    # `rdd` runs the query up to its last shuffle. It is a cached_property, which in Python 3.11 holds one lock for all
+    # frames: its function lets other queries begin meanwhile.
+    found = type(limited).rdd.func(limited).mapPartitions(encode).toLocalIterator()
     return iter(found)
 
 
