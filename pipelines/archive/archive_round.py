@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import urllib.parse
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -176,7 +175,8 @@ class ArchiveRound:
         if plan.ranges:
             rows = self._decoded_log(plan)
             last = last_of_keys(rows).localCheckpoint()
-            numbers = key_counts(last, is_tombstone(self.known, spec.topic, keeps_value=spec.raw))
+            is_deleted = is_tombstone(self.known, spec.topic, keeps_value=spec.raw)
+            numbers = key_counts(last, is_deleted)
             if numbers.keyless is not None:
                 raise ArchiveError(
                     f"{spec.topic}-{numbers.keyless[0]} has a record without a key at offset {numbers.keyless[1]}: a "
@@ -184,7 +184,7 @@ class ArchiveRound:
                 )
             if spec.on_error == "suspend" and numbers.errors:
                 return self._add_before(rows, plan, before_commit)
-            frame, replaced = self._rewritten(last)
+            frame, replaced = self._rewritten(last, last.where(~is_deleted))
         written = (numbers.rows, numbers.errors)
 
         def confirm() -> tuple[int, int]:
@@ -195,22 +195,24 @@ class ArchiveRound:
         archived = {**self.snapshot.state.ends, **plan.ends}
         return RoundOutcome(spec.topic, spec.table, version, plan, archived, *written, files)
 
-    def _rewritten(self, last: DataFrame) -> tuple[DataFrame | None, list[Any]]:
-        """The rows to write for the last records of some keys, and the table's files that they replace."""
+    def _rewritten(self, last: DataFrame, live: DataFrame) -> tuple[DataFrame, list[Any]]:
+        """The rows to write for the last records of some keys, and the table's files that they replace.
+
+        `live` are those of them that are no tombstones.
+        """
         from pyspark.sql import functions as f
 
-        spark, snapshot, spec = self.spark, self.snapshot, self.spec
+        spark, snapshot = self.spark, self.snapshot
         for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
             # Whatever the session says: rows that are not read would be removed with their file.
             spark.conf.set(f"spark.sql.files.{setting}", "false")
-        live = last.where(~is_tombstone(self.known, spec.topic, keeps_value=spec.raw))
         files = jvm_delta.delta_files(snapshot.transaction)
         if not files:
             return live, []
         table = jvm_delta.delta_file_rows(spark, snapshot.transaction, list(files.values()))
         places = table.select(*KEY, f.col("_metadata.file_name").alias("_file"))
         touched = with_keys(places, last).select("_file").distinct().collect()
-        replaced = [files[urllib.parse.quote(row[0]) if row[0] not in files else row[0]] for row in touched]
+        replaced = [files[row[0]] for row in touched]
         if not replaced:
             return live, []
         kept = without_keys(jvm_delta.delta_file_rows(spark, snapshot.transaction, replaced), last)

@@ -150,7 +150,7 @@ class ArchiveTable:
         frame: DataFrame | None,
         confirm: Callable[[], tuple[int, int]],
         columns: StructType,
-        replaced: Sequence[Any] | None = None,
+        replaced: Sequence[Any] = (),
     ) -> tuple[int, int]:
         """Commit a round: its files, a frame's rows, its offsets and gaps.
 
@@ -171,15 +171,16 @@ class ArchiveTable:
                 rows, errors = confirm()
                 yield json.dumps({_METADATA_KEY: self._said(plan, rows, errors)}, separators=(",", ":"))
 
-        marks = marks_of(self._topic_id, plan.ends, plan.gaps)
-        merge = snapshot.lacks(columns)
         try:
-            if replaced is not None:
-                return jvm_delta.commit_delta_rewrite(
-                    spark, snapshot.transaction, replaced, frame, marks, merge_schema=merge, committing=committing
-                )
             return jvm_delta.commit_delta_files(
-                spark, snapshot.transaction, adds, frame, marks, merge_schema=merge, committing=committing
+                spark,
+                snapshot.transaction,
+                adds,
+                frame,
+                marks_of(self._topic_id, plan.ends, plan.gaps),
+                replaced=replaced,
+                merge_schema=snapshot.lacks(columns),
+                committing=committing,
             )
         except PySparkException as error:
             if is_delta_conflict(error):

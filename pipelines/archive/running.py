@@ -16,14 +16,14 @@ from headwater.logtier.client.cluster import LATEST, ClusterClient
 from headwater.logtier.client.errors import ClientError
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_round import RoundOutcome
-from headwater.pipelines.archive.archived_columns import archived_columns
+from headwater.pipelines.archive.archived_columns import archived_columns, columns_may_change
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.maintenance import Upkeep, compact, vacuum
 from headwater.pipelines.archive.metrics import TopicCounts
 from headwater.pipelines.archive.schedule import TopicProgress, due, to_open
 from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, TopicArchive
 from headwater.pipelines.datasource.brokers import Brokers
-from headwater.pipelines.definition import FROM_REGISTRY, Loaded
+from headwater.pipelines.definition import Loaded
 from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.file_systems.file_system import FileSystem
 from headwater.pipelines.loads.failures import failure_reason
@@ -305,12 +305,8 @@ class ArchiveRun:
         return topic.archive.run_round(session, lambda: self._columns(session, topic))
 
     def _columns(self, session: SparkSession, topic: _Topic) -> KnownColumns:
-        """The columns of a topic; for each round those of a registry, where a producer registers before it writes."""
-        declared = self._loaded.pipeline.topics.get(topic.name)
-        may_change = declared is not None and (
-            FROM_REGISTRY in (declared.schema_source, declared.key_schema) or bool(declared.events)
-        )
-        if topic.columns is None or may_change:
+        """The columns of a topic."""
+        if topic.columns is None or columns_may_change(self._loaded, topic.name):
             topic.columns = archived_columns(session, self._loaded, topic.name, self._brokers)
         return topic.columns
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.seam.history_batches import FileBounds
 from headwater.pipelines.seam.marks import APPEND
-from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, table_offsets
+from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, offsets_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from deltalake import DeltaTable
 
 __all__ = ["PLACE_COLUMNS", "TableFiles", "range_rows", "table_fields", "table_files"]
 
@@ -35,41 +36,35 @@ class TableFiles:
 
 def table_files(path: str) -> TableFiles:
     """The newest state of an archive's table. Raises SeamError."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
+    table, offsets = _opened(path)
+    return TableFiles(offsets, _bounds(table))
 
-    # The offsets first: the files, which are of the same version or a later one, then have all rows before them.
-    offsets = table_offsets(path)
-    if offsets is None:
-        raise SeamError(f"there is no table at {path}")
+
+def table_fields(path: str) -> dict[str, Any]:
+    """The table's columns as Spark's JSON of a struct. Raises SeamError."""
+    table, _ = _opened(path)
+    found: dict[str, Any] = json.loads(table.schema().to_json())
+    return found
+
+
+def _opened(path: str) -> tuple[DeltaTable, TableOffsets]:
+    """An archive's table at its newest version, and its offsets. Raises SeamError also for one without a history."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        table = DeltaTable(path)
+        offsets = offsets_of(table, path)
+    except TableNotFoundError:
+        raise SeamError(f"there is no table at {path}") from None
+    except (DeltaError, OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
     if offsets.mode != APPEND:
         raise SeamError(
             f"the table {path} keeps the last record of each key: its history has no offsets, and a stream begins at "
             "the log's start, without the table"
         )
-    try:
-        return TableFiles(offsets, _bounds(DeltaTable(path)))
-    except (DeltaError, OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-
-
-def table_fields(path: str) -> dict[str, Any]:
-    """The table's columns as Spark's JSON of a struct. Raises SeamError also if rows of the table have no offsets."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    if table_offsets(path) is None:
-        raise SeamError(f"there is no table at {path}")
-    try:
-        found: dict[str, Any] = json.loads(DeltaTable(path).schema().to_json())
-    except (DeltaError, OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-    if missing := [name for name in PLACE_COLUMNS if name not in {field["name"] for field in found["fields"]}]:
-        raise SeamError(
-            f"the table {path} has no column {missing[0]}: a history without places is no stream; "
-            "read the topic from its log's start, without the table"
-        )
-    return found
+    return table, offsets
 
 
 def range_rows(path: str, partition: int, start: int, end: int) -> pa.Table:
@@ -95,7 +90,7 @@ def _unreadable(path: str, error: Exception) -> SeamError:
     return SeamError(f"the table {path} cannot be read: {str(error).splitlines()[0]}")
 
 
-def _bounds(table: Any) -> tuple[FileBounds, ...]:
+def _bounds(table: DeltaTable) -> tuple[FileBounds, ...]:
     import pyarrow as pa
 
     actions = pa.table(table.get_add_actions(flatten=True))

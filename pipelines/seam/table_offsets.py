@@ -10,7 +10,7 @@ from headwater.pipelines.seam.marks import APPEND, ID_PROPERTY, MODE_PROPERTY, T
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["SeamError", "TableOffsets", "table_offsets"]
+__all__ = ["SeamError", "TableOffsets", "offsets_of", "table_offsets"]
 
 
 class SeamError(Exception):
@@ -42,14 +42,15 @@ def table_offsets(path: str) -> TableOffsets | None:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        return _offsets_of(DeltaTable(path), path)
+        return offsets_of(DeltaTable(path), path)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:
         raise SeamError(f"the table {path} cannot be read: {str(error).splitlines()[0]}") from None
 
 
-def _offsets_of(table: DeltaTable, path: str) -> TableOffsets:
+def offsets_of(table: DeltaTable, path: str) -> TableOffsets:
+    """The offsets of an open table. Raises SeamError if no archive made it, and delta-rs's errors."""
     properties = table.metadata().configuration
     topic_id = properties.get(ID_PROPERTY)
     if topic_id is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.parse
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,10 +18,6 @@ from headwater.pipelines.spark.jvm import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-#: A session's setting for the userMetadata of commits whose operation has no place for it.
-_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def start_delta_transaction(spark: SparkSession, path: str) -> Any:
@@ -134,13 +131,15 @@ def commit_delta_files(
     frame: DataFrame | None,
     marks: Mapping[str, int],
     *,
+    replaced: Sequence[Any] = (),
     merge_schema: bool = False,
     committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
 ) -> tuple[int, int]:
     """Commit files that are there, by their `add` actions in Delta's JSON, and a frame's rows, with `marks`.
 
-    Returns the version, and the number of files that it has added. `marks` and `committing` are those of
-    `commit_delta_append`. Depends on the same classes, and on `Action.fromJson`.
+    They take the place of the files `replaced`, of `delta_files`. Returns the version, and the number of files that it
+    has added. `marks` and `committing` are those of `commit_delta_append`. Depends on the same classes, and on
+    `Action.fromJson` and `AddFile.remove`.
     """
     jvm: Any = session._jvm
     mode = jvm.org.apache.spark.sql.SaveMode.Append
@@ -154,19 +153,21 @@ def commit_delta_files(
     for add in adds:
         actions = actions.appended(parse(add))
     files = int(actions.size())
+    for each in replaced:
+        actions = actions.appended(each.remove())
     with committing() as metadata:
         return _commit_write(session, transaction, actions, tags, mode, (), marks, metadata), files
 
 
 def delta_files(transaction: Any) -> dict[str, Any]:
-    """A table's files as `AddFile`, by the last part of their path.
+    """A table's files as `AddFile`, by their names, as `_metadata.file_name` has them.
 
     The transaction has read the whole table then: a concurrent commit that removes one of them, or adds rows, is a
     conflict. Depends on `OptimisticTransaction.filterFiles`.
     """
     found = transaction.filterFiles().toIndexedSeq()
     files = (found.apply(position) for position in range(found.size()))
-    return {str(each.path()).rpartition("/")[2]: each for each in files}
+    return {urllib.parse.unquote(str(each.path()).rpartition("/")[2]): each for each in files}
 
 
 def delta_file_rows(spark: SparkSession, transaction: Any, files: Sequence[Any]) -> DataFrame:
@@ -181,44 +182,6 @@ def delta_file_rows(spark: SparkSession, transaction: Any, files: Sequence[Any])
     none = _scala_object(jvm, "scala.None")
     made = transaction.deltaLog().createDataFrame(transaction.snapshot(), chosen, False, none)
     return DataFrame(made, spark)
-
-
-def commit_delta_rewrite(
-    session: SparkSession,
-    transaction: Any,
-    removed: Sequence[Any],
-    frame: DataFrame | None,
-    marks: Mapping[str, int],
-    *,
-    merge_schema: bool = False,
-    committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
-) -> tuple[int, int]:
-    """Commit a frame's rows in the place of some files (`delta_files`), with `marks`.
-
-    Returns the version, and the number of files that it has added. `marks` and `committing` are those of
-    `commit_delta_append`. Depends on the same classes, on `AddFile.remove` and `DeltaOperations.ManualUpdate`.
-    """
-    jvm: Any = session._jvm
-    python = jvm.org.apache.spark.api.python.PythonUtils
-    _read_marks(transaction, marks)
-    if frame is None:
-        actions, tags = python.toSeq([]), python.toScalaMap({})
-    else:
-        append = jvm.org.apache.spark.sql.SaveMode.Append
-        actions, tags = _write_rows(session, transaction, frame, append, (), merge_schema, "")
-    files = int(actions.size())
-    for each in removed:
-        actions = actions.appended(each.remove())
-    with committing() as metadata:
-        operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-        actions = _with_marks(session, actions, marks)
-        if metadata:
-            session.conf.set(_METADATA_CONF, metadata)
-        try:
-            version = transaction.commitIfNeeded(actions, operation, tags)
-        finally:
-            session.conf.unset(_METADATA_CONF)
-    return int(version.get()) if version.isDefined() else -1, files
 
 
 def create_delta_table(session: SparkSession, transaction: Any, schema: str, properties: Mapping[str, str]) -> None:
@@ -295,23 +258,16 @@ def _commit_write(
     jvm: Any = session._jvm
     none = _scala_object(jvm, "scala.None")
     option = jvm.scala.Option
-    actions = _with_marks(session, actions, marks)
+    now_ms = option.apply(int(time.time() * 1000))
+    mark = jvm.org.apache.spark.sql.delta.actions.SetTransaction
+    for app_id, version in marks.items():
+        actions = actions.appended(mark(app_id, version, now_ms))
     columns = jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(partition_by))
     operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write").apply(
         mode, option.apply(columns), none, option.apply(metadata or None), none, none, none, none, none
     )
     version = transaction.commitIfNeeded(actions, operation, tags)
     return int(version.get()) if version.isDefined() else -1
-
-
-def _with_marks(session: SparkSession, actions: Any, marks: Mapping[str, int]) -> Any:
-    """The actions of a commit, and the versions of applications."""
-    jvm: Any = session._jvm
-    now_ms = jvm.scala.Option.apply(int(time.time() * 1000))
-    mark = jvm.org.apache.spark.sql.delta.actions.SetTransaction
-    for app_id, version in marks.items():
-        actions = actions.appended(mark(app_id, version, now_ms))
-    return actions
 
 
 def _scala_object(jvm: Any, name: str) -> Any:

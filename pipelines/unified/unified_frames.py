@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
-from headwater.pipelines.archive.archived_columns import archived_columns
+from headwater.pipelines.archive.archived_columns import archived_columns, columns_may_change
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.rows import table_columns
 from headwater.pipelines.datasource.brokers import Brokers
-from headwater.pipelines.definition import FROM_REGISTRY, Loaded
+from headwater.pipelines.definition import Loaded
 from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.offsets.log_state import log_state
@@ -99,12 +99,8 @@ class UnifiedFrames:
         Raises PipelineError and ArchiveError.
         """
         topic = spec.topic
-        declared = self._loaded.pipeline.topics.get(topic)
-        may_change = declared is not None and (
-            FROM_REGISTRY in (declared.schema_source, declared.key_schema) or bool(declared.events)
-        )
         found = self._columns.get(topic)
-        if found is None or may_change:
+        if found is None or columns_may_change(self._loaded, topic):
             known = archived_columns(self.spark, self._loaded, topic, self.brokers)
             schema = table_columns(self.spark, known, topic, keeps_value=spec.raw, headers=spec.headers)
             found = self._columns[topic] = known, schema

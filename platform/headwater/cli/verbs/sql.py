@@ -6,6 +6,7 @@ import click
 
 from headwater.cli.shell.options import client_options
 from headwater.cli.sql.options import FOLLOWED_ROWS, SqlOptions
+from headwater.cli.sql.relation_options import relation_options
 
 
 @click.command("sql", context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,32 +22,7 @@ from headwater.cli.sql.options import FOLLOWED_ROWS, SqlOptions
 )
 @click.option("--continue", "goes_on", is_flag=True, help="Run the statements after one that fails.")
 @client_options
-@click.option(
-    "--pipeline",
-    "file",
-    type=click.Path(),
-    help="Pipeline file, by which topics get typed columns and tables get names.",
-)
-@click.option(
-    "--archive",
-    type=click.Path(),
-    help="File that declares archives: the name of an archived topic is its table and, behind it, the log.",
-)
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Value of a variable ${NAME} of the pipeline, or of the archives' file without one; may be repeated.",
-)
-@click.option(
-    "--delta", "deltas", multiple=True, metavar="NAME=PATH", help="Delta table to show as lake.NAME; may be repeated."
-)
-@click.option(
-    "--registry",
-    metavar="URL",
-    help="Schema registry for the columns of topics; '' for none.  [default: the one on the brokers' node, if any]",
-)
+@relation_options
 @click.option(
     "--catalog",
     metavar="DIR",

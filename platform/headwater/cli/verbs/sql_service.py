@@ -16,6 +16,7 @@ from headwater.child import ParentLink
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import child_options, client_options, key_values, servers, settings
 from headwater.cli.shell.output import note
+from headwater.cli.sql.relation_options import relation_options
 
 if TYPE_CHECKING:
     from headwater.api.sql_gateway import QueryEvent, SqlQuery
@@ -28,32 +29,7 @@ SOCKET_PATH_BYTES_MAX: Final = 107  # of a Unix socket's address on Linux
 @click.command("sql-service")
 @client_options
 @click.option("--socket", "path", required=True, metavar="PATH", help="Unix socket to listen on.")
-@click.option(
-    "--pipeline",
-    "file",
-    type=click.Path(),
-    help="Pipeline file, by which topics get typed columns and tables get names.",
-)
-@click.option(
-    "--archive",
-    type=click.Path(),
-    help="File that declares archives: the name of an archived topic is its table and, behind it, the log.",
-)
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Value of a variable ${NAME} of the pipeline, or of the archives' file without one; may be repeated.",
-)
-@click.option(
-    "--delta", "deltas", multiple=True, metavar="NAME=PATH", help="Delta table to show as lake.NAME; may be repeated."
-)
-@click.option(
-    "--registry",
-    metavar="URL",
-    help="Schema registry for the columns of topics; '' for none.  [default: the one on the brokers' node, if any]",
-)
+@relation_options
 @child_options
 def sql_service(
     bootstrap_servers: str | None,

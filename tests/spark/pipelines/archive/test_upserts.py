@@ -13,7 +13,6 @@ from deltalake import DeltaTable
 from headwater.pipelines.archive.archive_file import parse_archive
 from headwater.pipelines.archive.archive_round import ArchiveRound
 from headwater.pipelines.archive.archived_columns import archived_columns
-from headwater.pipelines.archive.round_plan import RoundPlan
 from headwater.pipelines.archive.status import status_of
 from headwater.pipelines.archive.verification import ArchiveVerification, verify_archive
 from headwater.pipelines.file_systems.local import LocalFiles
@@ -152,8 +151,8 @@ def test_a_compaction_between_a_rounds_look_and_its_commit_is_a_conflict(
     original = ArchiveRound._rewritten
     path = archives.path("@t")
 
-    def overtaken(self: ArchiveRound, last: Any) -> Any:
-        found = original(self, last)
+    def overtaken(self: ArchiveRound, last: Any, live: Any) -> Any:
+        found = original(self, last, live)
         archives.lab.spark.sql(f"OPTIMIZE delta.`{path}`")
         return found
 
@@ -185,13 +184,22 @@ def test_a_difference_is_named(archives: Archives, change: str, problem: str) ->
     assert problem in verified(archives).problems
 
 
-def test_a_round_is_bounded_and_plans_are_told_apart(archives: Archives) -> None:
-    assert RoundPlan().is_empty
+def test_rounds_are_bounded(archives: Archives) -> None:
     compacted(archives)
     archives.lab.produce("@t", [(f"k{n % 7}", {"n": n, "name": "x" * 60_000}) for n in range(50)])
     archives.caught_up(TEXT.replace("root: lake", f"root: lake, round_bytes: {1 << 20}"))
     assert len(archives.rounds) > 1
     assert table(archives) == {(0, f"k{n % 7}".encode()): n for n in range(43, 50)}
+
+
+def test_a_table_by_key_is_no_history_of_a_stream(archives: Archives) -> None:
+    compacted(archives)
+    archives.lab.produce("@t", [("a", {"n": 1})])
+    archives.caught_up(TEXT)
+    given = {"kafka.bootstrap.servers": archives.lab.servers, "subscribe": f"{archives.lab.prefix}t"}
+    reader = archives.lab.spark.readStream.format("headwater").options(**given)
+    with pytest.raises(Exception, match="keeps the last record of each key"):
+        reader.option("archiveTable", str(archives.path("@t"))).load()
 
 
 def test_files_are_counted_as_they_are_added(archives: Archives) -> None:
