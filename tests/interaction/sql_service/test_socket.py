@@ -16,6 +16,7 @@ from headwater.cli.sql.statement_run import Cancelled
 from headwater.cli.sql_service.connections import QueryWatch, Service, ServiceLimits
 from headwater.cli.verbs.sql_service import listen
 from headwater.sql_socket.client import SocketGateway
+from headwater.sql_socket.frames import CANCEL, FrameReader, encode_frame, encode_query, event_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -128,6 +129,19 @@ def test_a_query_is_cancelled_by_its_id(lab: Lab) -> None:
         return raised.value
 
     assert asyncio.run(cancel()).code is SqlFailureCode.CANCELLED
+
+
+def test_a_cancellation_that_comes_with_its_query_is_heard(lab: Lab) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(lab.path)
+        connection.settimeout(WAIT_S)
+        connection.sendall(encode_query(SqlQuery("1", "wait")) + encode_frame(CANCEL))
+        received = b""
+        while piece := connection.recv(1 << 16):
+            received += piece
+    *_, (kind, payload) = FrameReader().feed(received)
+    with pytest.raises(SqlFailure, match="cancelled"):
+        event_of(kind, payload)
 
 
 def test_a_session_that_waits_leaves_room_for_others(lab: Lab) -> None:

@@ -174,9 +174,11 @@ def _first_query(connection: socket.socket, frames: FrameReader) -> SqlQuery:
 
 def _await_cancel(connection: socket.socket, frames: FrameReader, watch: QueryWatch, answer: _Answer) -> None:
     """Cancel when the API says so, or is gone."""
+    received = b""  # CANCEL may have come with the query, and is then among the frames already
     with contextlib.suppress(OSError, FrameError):
-        while received := connection.recv(READ_BYTES):
-            if any(kind == CANCEL for kind, _ in frames.feed(received)):
+        while not any(kind == CANCEL for kind, _ in frames.feed(received)):
+            received = connection.recv(READ_BYTES)
+            if not received:
                 break
     watch.cancel(_cancelled())
     answer.fail(_cancelled())
