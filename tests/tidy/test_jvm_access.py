@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PRODUCT = {"logtier", "pipelines", "api", "platform"}
-GATES = {Path("pipelines/spark/jvm.py"), Path("pipelines/spark/jvm_delta.py")}
+GATES = {Path(f"pipelines/spark/{name}.py") for name in ("jvm", "jvm_delta", "jvm_servers")}
 #: Names by which PySpark's classes hold their counterparts in the JVM, and the way to them.
 PRIVATE = frozenset(
     {"_gateway", "_jc", "_jdf", "_jmap", "_jreader", "_jsc", "_jseq", "_jsparkSession", "_jsq", "_jvm", "_jwrite"}

@@ -1,0 +1,136 @@
+"""Spark's Thrift server in the JVM of a session: HiveServer2's protocol, for JDBC, ODBC and Hive clients.
+
+Each connection has a session of its own: temporary views and settings are its own; the catalog and global temporary
+views are those of the JVM. A client's user name is not checked, and everything runs as this process's user.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.pipelines.spark import jvm_servers
+from headwater.pipelines.spark.session import DELTA_PACKAGE, close_session, open_session
+from headwater.pipelines.spark.spark_errors import first_line
+from headwater.pipelines.sql.loopback import ServerRefusedError, loopback_address
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ThriftServer", "open_served_session"]
+
+_DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_CLASS_PATH: Final = "spark.driver.extraClassPath"
+#: Where Spark's Ivy leaves the jars of `spark.jars.packages`, unless `spark.jars.ivy` names another folder.
+_IVY: Final = "~/.ivy2.5.2"
+
+#: A connection has a thread of the JVM, whose stack is a MiB. Further clients wait to be connected.
+CONNECTIONS_MAX: Final = 64
+
+
+def delta_jars(folder: str) -> list[str]:
+    """The paths that Delta's jars have in a folder of Ivy's.
+
+    >>> delta_jars("/ivy")[0]
+    '/ivy/jars/io.delta_delta-spark_4.2_2.13-4.4.0.jar'
+    """
+    group, artifact, version = DELTA_PACKAGE.split(":")
+    return [os.path.join(folder, "jars", f"{group}_{name}-{version}.jar") for name in (artifact, "delta-storage")]
+
+
+def open_served_session(name: str, log_path: str, extra: Mapping[str, str]) -> SparkSession:
+    """`open_session` for a JVM with a Thrift server: Delta's jars are known to the JVM's own class loader.
+
+    The threads in which Hive's classes open a JDBC client's session have that class loader, and Spark loads Delta's
+    catalog there (ClassNotFoundException otherwise). The jars' paths are known when Spark has fetched them: at the
+    first start on a machine, the JVM is started a second time. Raises SessionError.
+    """
+    jars = delta_jars(os.path.expanduser(extra.get("spark.jars.ivy", _IVY)))
+    present = jars if all(map(os.path.exists, jars)) else []
+    spark = open_session(name, log_path, _with_jars(extra, present))
+    missing = jvm_servers.jars_apart(spark, _DELTA_CATALOG)
+    if missing:
+        close_session()
+        spark = open_session(name, log_path, _with_jars(extra, missing))
+    return spark
+
+
+def _with_jars(extra: Mapping[str, str], jars: list[str]) -> dict[str, str]:
+    """Settings with jars in front of the class path that they give.
+
+    >>> _with_jars({"spark.driver.extraClassPath": "/a.jar"}, ["/b.jar"])
+    {'spark.driver.extraClassPath': '/b.jar:/a.jar'}
+    """
+    paths = [*jars, *filter(None, [extra.get(_CLASS_PATH)])]
+    return {**extra, _CLASS_PATH: os.pathsep.join(paths)} if paths else dict(extra)
+
+
+class ThriftServer:
+    """One server at a time in a JVM; `folder` is for the files that Hive's classes write, and ends with the service."""
+
+    def __init__(self, spark: SparkSession, folder: str, address: str = "127.0.0.1", port: int = 0) -> None:
+        """Port 0 lets the system choose. Raises ServerRefusedError for an address that is not loopback."""
+        self.address = loopback_address(address, "the Thrift server")
+        self.port = port
+        self._spark = spark
+        self._folder = os.path.abspath(folder)
+        self._server: Any = None
+
+    def start(self) -> int:
+        """Serve; returns the port. Raises ServerRefusedError."""
+        from py4j.protocol import Py4JJavaError
+
+        assert self._server is None, "started twice"
+        _check_free(self.address, self.port)
+        os.makedirs(self._folder, exist_ok=True)
+        try:
+            self._server = jvm_servers.start_thrift_server(self._spark, self._settings(), self._properties())
+        except Py4JJavaError as error:
+            raise ServerRefusedError(f"the Thrift server did not start: {first_line(error)}") from None
+        self.port = jvm_servers.thrift_port(self._server)
+        return self.port
+
+    def stop(self) -> None:
+        """Close the port, and end what its clients run."""
+        if self._server is not None:
+            jvm_servers.stop_thrift_server(self._server)
+            self._server = None
+
+    @property
+    def url(self) -> str:
+        """The JDBC URL."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"jdbc:hive2://{host}:{self.port}/"
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "hive.server2.transport.mode": "binary",
+            "hive.server2.authentication": "NONE",  # SASL PLAIN with any name: what clients do unless told otherwise
+            "hive.server2.thrift.bind.host": self.address,
+            "hive.server2.thrift.port": str(self.port),
+            "hive.server2.thrift.max.worker.threads": str(CONNECTIONS_MAX),
+            # Hadoop would be asked to let this user act as the one whose name the client gives.
+            "hive.server2.enable.doAs": "false",
+            "hive.server2.logging.operation.log.location": os.path.join(self._folder, "operations"),
+            "hive.exec.scratchdir": os.path.join(self._folder, "scratch"),
+            "hive.exec.local.scratchdir": os.path.join(self._folder, "local"),
+            "hive.downloaded.resources.dir": os.path.join(self._folder, "resources"),
+            "hive.querylog.location": os.path.join(self._folder, "queries"),
+        }
+
+    def _properties(self) -> dict[str, str]:
+        # Hive's classes open a Derby database in memory, and its log in the working folder.
+        return {"derby.stream.error.file": os.path.join(self._folder, "derby.log")}
+
+
+def _check_free(address: str, port: int) -> None:
+    """Hive's classes say only that the service failed. Raises ServerRefusedError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: closed connections do not matter
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise ServerRefusedError(f"the Thrift server cannot listen on {address}:{port}: {error.strerror}") from None

@@ -1,0 +1,162 @@
+"""Foreign clients read all names: beeline, a Python Hive client, a JDBC program, a remote PySpark session."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from impala.dbapi import connect
+
+from headwater.pipelines.sql.loopback import ServerRefusedError
+from headwater.pipelines.sql.thrift_server import ThriftServer
+from tests.jars import SPARK_JARS, java_program
+from tests.spark.foreign_clients.conftest import Service, await_true
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).parent / "JdbcClient.java"
+LIMIT_S = 300
+REMOTE = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+for text in sys.argv[2:]:
+    print(spark.sql(text).first()[0])
+print(spark.table(sys.argv[2].split()[-1]).where("offset >= 10").count())
+"""
+
+
+def run(command: Sequence[str]) -> list[str]:
+    """The lines that a program prints; it must end well."""
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout.splitlines()
+
+
+@contextlib.contextmanager
+def cursor(service: Service) -> Iterator[Any]:
+    connection: Any = connect("127.0.0.1", service.thrift.port, auth_mechanism="PLAIN", user="anyone")
+    found: Any = connection.cursor()
+    try:
+        yield found
+    finally:
+        found.close()
+        connection.close()
+
+
+def rows(at: Any, text: str) -> list[tuple[Any, ...]]:
+    at.execute(text)
+    return [tuple(row) for row in at.fetchall()]
+
+
+def counts(service: Service) -> list[str]:
+    names = [f"{schema}.{service.flights}" for schema in ("topics", "log", "lake")]
+    return [f"SELECT count(*) FROM {name}" for name in (*names, f"topics.`{service.prefix}plain.topic`")]
+
+
+COUNTED = ["30", "30", "20", "3"]
+
+
+def test_beeline_reads_all_names(service: Service) -> None:
+    given = [each for text in counts(service) for each in ("-e", text)]
+    beeline = java_program([f"{SPARK_JARS}/*"], "org.apache.hive.beeline.BeeLine")
+    quiet = ("--silent=true", "--outputformat=csv2")  # else its prompt stands before rows
+    shown = run([*beeline, "-u", service.thrift.url, "-n", "anyone", *quiet, *given])
+    assert [line for line in shown if line.isdigit()] == COUNTED
+
+
+def test_a_jdbc_program_reads_all_names_and_finds_them_in_the_metadata(service: Service) -> None:
+    # Janino, which Spark has, compiles the program: a JRE is enough.
+    program = java_program([f"{SPARK_JARS}/*"], "org.codehaus.janino.SimpleCompiler", str(PROGRAM), PROGRAM.stem)
+    shown = run([*program, service.thrift.url, *counts(service)])
+    assert shown[:4] == COUNTED
+    flights = service.flights.lower()
+    assert {f"topics.{flights}", f"log.{flights}", f"lake.{flights}"} <= {each.lower() for each in shown[4:]}
+
+
+def test_a_python_hive_client_reads_all_names(service: Service) -> None:
+    with cursor(service) as hive:
+        assert [str(rows(hive, text)[0][0]) for text in counts(service)] == COUNTED
+        columns = [row[0] for row in rows(hive, f"DESCRIBE log.{service.flights}")]
+        assert columns[:5] == ["key", "value", "topic", "partition", "offset"]
+        joined = f"SELECT count(*) FROM topics.{service.flights} JOIN lake.{service.flights} ON partition = _partition"
+        assert rows(hive, f"{joined} AND offset = _offset") == [(20,)]
+
+
+def test_a_remote_pyspark_session_reads_all_names(service: Service) -> None:
+    shown = run([sys.executable, "-c", REMOTE, service.connect.url, *counts(service)])
+    assert shown == [*COUNTED, "10"]
+
+
+def test_views_move_on_with_the_archive_and_a_reader_never_sees_another_count(service: Service) -> None:
+    seen: list[int] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        with cursor(service) as hive:
+            while not ended.is_set():
+                seen.append(rows(hive, f"SELECT count(*) FROM topics.{service.flights}")[0][0])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        service.archive()
+        with cursor(service) as hive:
+            await_true(lambda: rows(hive, f"SELECT count(*) FROM lake.{service.flights}") == [(30,)])
+            read_before = len(seen)
+            await_true(lambda: len(seen) > read_before)
+    finally:
+        ended.set()
+        reader.join()
+    assert set(seen) == {30}
+    service.produce(service.flights, 1)
+    with cursor(service) as hive:
+        assert rows(hive, f"SELECT count(*) FROM topics.{service.flights}") == [(31,)]
+
+
+def test_topics_come_and_go_and_one_that_cannot_be_read_stops_no_other(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.broken.add(f"{service.prefix}bad")
+    service.create("bad")
+    service.produce(service.create("new"), 2)
+    with cursor(service) as hive:
+
+        def names(schema: str) -> set[str]:
+            found = {str(row[1]) for row in rows(hive, f"SHOW TABLES IN {schema}")}
+            return {each.removeprefix(service.prefix.lower()) for each in found}
+
+        await_true(lambda: "new" in names("topics") and "new" in names("log"))
+        assert rows(hive, f"SELECT count(*) FROM log.{service.prefix}new") == [(2,)]
+        assert "bad" not in names("topics")
+        service.admin.delete_topics([f"{service.prefix}new"])
+        await_true(lambda: not {"new"} & (names("topics") | names("log")))
+    assert f"the views of {service.prefix}bad cannot be made: broken for this test" in caplog.messages
+
+
+def test_a_taken_port_is_named(service: Service, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ServerRefusedError, match=f"cannot listen on 127.0.0.1:{port}"):
+            ThriftServer(service.spark, str(tmp_path), port=port).start()
+
+
+def test_stopped_servers_close_their_ports_and_start_again(service: Service, working_folder: Path) -> None:
+    for server in (service.thrift, service.connect):
+        port = server.port
+        server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()
+        assert server.start()
+    with cursor(service) as hive:
+        assert rows(hive, "SELECT 1") == [(1,)]
+    assert {each.name for each in working_folder.iterdir()} <= {".hypothesis"}  # of this test run
