@@ -7,8 +7,8 @@
 | `lake.NAME` | the table of the topic's archive at the version of `topics.NAME`: of the session catalog |
 
 A view fixes the version of a table and the offsets where the log continues, not the log's end. After each commit of the
-archive the views are replaced, each in one step; statements that are analysed by then go on with what they have, whose
-files VACUUM leaves and whose offsets the archive's `view_grace` holds.
+archive the views are replaced, each in one step; statements that are analysed by then keep what they have: VACUUM
+leaves its files, and the archive's `view_grace` holds its offsets.
 
 A frame can become only a temporary view: `log.NAME` is a view over one, which clients see in `topics`, too.
 """
@@ -30,7 +30,7 @@ from headwater.pipelines.spark.spark_errors import first_line
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ArchivedTable", "ForeignFrames", "ForeignViews", "Look", "Shown", "foreign_conf", "renewals"]
+__all__ = ["ArchivedTable", "ForeignFrames", "ForeignViews", "Look", "ShownViews", "foreign_conf", "renewals"]
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownViews:
     """What views of a topic show.
 
     Attributes:
@@ -106,17 +106,21 @@ class Shown:
     has_views: bool = True
 
 
-def renewals(shown: Mapping[str, Shown], found: Mapping[str, Look], now_s: float) -> tuple[list[str], list[str]]:
+def renewals(shown: Mapping[str, ShownViews], looks: Mapping[str, Look], now_s: float) -> tuple[list[str], list[str]]:
     """The topics whose views are to be dropped, and those whose are to be made.
 
-    >>> shown = {"a": Shown(Look(version=1), 0.0), "b": Shown(Look(), 0.0), "c": Shown(Look(), 0.0, "unreachable")}
+    >>> shown = {
+    ...     "a": ShownViews(Look(version=1), 0.0),
+    ...     "b": ShownViews(Look(), 0.0),
+    ...     "c": ShownViews(Look(), 0.0, "unreachable"),
+    ... }
     >>> renewals(shown, {"a": Look(version=2), "c": Look(), "d": Look()}, 1.0)
     (['b'], ['a', 'd'])
     >>> renewals(shown, {"a": Look(version=1), "b": Look(), "c": Look()}, AGAIN_AFTER_S)
     ([], ['c'])
     """
     renewed = []
-    for topic, look in sorted(found.items()):
+    for topic, look in sorted(looks.items()):
         before = shown.get(topic)
         if before is None:
             renewed.append(topic)
@@ -125,7 +129,7 @@ def renewals(shown: Mapping[str, Shown], found: Mapping[str, Look], now_s: float
         is_due = age_s >= AGAIN_AFTER_S if before.failure else look != before.look or age_s >= RENEWED_AFTER_S
         if is_due:
             renewed.append(topic)
-    return sorted(shown.keys() - found.keys()), renewed
+    return sorted(shown.keys() - looks.keys()), renewed
 
 
 def with_views(topics: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -167,7 +171,7 @@ class ForeignViews:
         self._archives = archives
         self._version = version
         self._clock = clock
-        self._shown: dict[str, Shown] = {}
+        self._shown: dict[str, ShownViews] = {}
         self._reported: dict[str, str] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="foreign-views", daemon=True)
@@ -239,10 +243,10 @@ class ForeignViews:
             older = "; its views show an older state" if has_views else ""
             self._report(topic, f"the views of {topic} cannot be made: {why}{older}")
             kept = before.look if before is not None else look
-            self._shown[topic] = Shown(kept, self._clock(), why, has_views)
+            self._shown[topic] = ShownViews(kept, self._clock(), why, has_views)
             return
         self._report(topic, "")
-        self._shown[topic] = Shown(look, self._clock())
+        self._shown[topic] = ShownViews(look, self._clock())
 
     def _put(self, topic: str, look: Look) -> None:
         unified, log = self._frames.unified(topic), self._frames.log(topic)
