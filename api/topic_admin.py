@@ -156,6 +156,12 @@ class TopicAdmin:
         admin = self._admin()
         return sorted(self._guard(lambda: admin.list_topics(timeout=self._request_timeout_s), "list topics").topics)
 
+    def partition_counts(self) -> dict[str, int]:
+        """Return the number of partitions of all topics, internal topics included: one request."""
+        admin = self._admin()
+        found = self._guard(lambda: admin.list_topics(timeout=self._request_timeout_s), "list topics").topics
+        return {name: len(topic.partitions) for name, topic in sorted(found.items())}
+
     def describe_topic(self, name: str) -> TopicInfo:
         """Describe one topic; raises UNKNOWN_TOPIC if no topic has that name."""
         validate_topic_name(name)

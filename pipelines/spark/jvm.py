@@ -204,14 +204,19 @@ def table_location(spark: SparkSession, schema: str, name: str) -> str | None:
     return str(jvm.org.apache.hadoop.fs.Path(found.get()).toString()) if found.isDefined() else ""
 
 
-def temporary_views(spark: SparkSession, global_schema: str) -> frozenset[tuple[str, ...]]:
+def temporary_views(spark: SparkSession, global_schema: str | None) -> frozenset[tuple[str, ...]]:
     """The names of the session's temporary views in lower case; those of global ones begin with `global_schema`.
+
+    With None, global ones are left out.
 
     Depends on `SessionCatalog.getTempViewNames` and `GlobalTempViewManager.listViewNames`.
     """
     catalog = spark._jsparkSession.sessionState().catalog()
-    local, shared = catalog.getTempViewNames(), catalog.globalTempViewManager().listViewNames("*")
+    local = catalog.getTempViewNames()
     found: set[tuple[str, ...]] = {(str(local.apply(position)).lower(),) for position in range(local.size())}
+    if global_schema is None:
+        return frozenset(found)
+    shared = catalog.globalTempViewManager().listViewNames("*")
     found.update((global_schema, str(shared.apply(position)).lower()) for position in range(shared.size()))
     return frozenset(found)
 

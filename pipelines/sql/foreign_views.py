@@ -1,47 +1,38 @@
-"""The names of topics for clients that no statement of ours passes through: JDBC, ODBC, Spark Connect.
+"""Keeps the names of topics for clients that no statement of ours passes through: JDBC, ODBC, Spark Connect.
 
-| name | view |
+| name | relation |
 |---|---|
-| `topics.NAME` | the topic; where it has an archive, the unified table: global temporary |
-| `log.NAME` | the records of the topic as the log holds them: of the session catalog |
-| `lake.NAME` | the table of the topic's archive at the version of `topics.NAME`: of the session catalog |
+| `topics.NAME` | the topic; where it has an archive, the unified table |
+| `log.NAME` | the records of the topic as the log holds them |
+| `lake.NAME` | the Delta table, as in the shell |
 
-A view fixes the version of a table and the offsets where the log continues, not the log's end. After each commit of the
-archive the views are replaced, each in one step; statements that are analysed by then keep what they have: VACUUM
-leaves its files, and the archive's `view_grace` holds its offsets.
-
-A frame can become only a temporary view: `log.NAME` is a view over one, which clients see in `topics`, too.
+The view of an archived topic fixes the version of its table and the offsets where the log continues, not the log's end.
+After each commit of the archive the view is replaced, in one step; statements that are analysed by then go on with what
+they have, whose files VACUUM leaves and whose offsets the archive's `view_grace` holds.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from headwater.pipelines.seam.table_offsets import table_offsets
-from headwater.pipelines.spark import jvm, jvm_servers
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.spark_errors import first_line
+from headwater.pipelines.sql.shared_views import ServedViews
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ArchivedTable", "ForeignFrames", "ForeignViews", "Look", "ShownViews", "foreign_conf", "renewals"]
+__all__ = ["ForeignTopics", "ForeignViews", "Look", "ShownViews", "renewals"]
 
-_log = logging.getLogger(__name__)
-
-TOPICS: Final = "topics"
-LOG: Final = "log"
-LAKE: Final = "lake"
 INTERNAL_PREFIX: Final = "__"  # Kafka's and Headwater's internal topics have no views
-HIDDEN_PREFIX: Final = "__log_"  # of the temporary views below `log.NAME`: no topic that has views begins so
 #: Between two looks at topics and tables.
 LOOK_EVERY_S: Final = 1.0
-#: A look at a local table takes some 20 ms: with many archives, looks take this part of a core at most.
+#: A look at a local table takes some milliseconds: with many archives, looks take this part of a core at most.
 LOOKING_SHARE_MAX: Final = 0.1
 #: A registry's new schema adds columns without a commit.
 RENEWED_AFTER_S: Final = 60.0
@@ -50,32 +41,23 @@ AGAIN_AFTER_S: Final = 10.0
 STOP_SECONDS_MAX: Final = 30.0
 
 
-def foreign_conf(warehouse: str) -> dict[str, str]:
-    """The settings of a session whose views foreign clients read; `warehouse` is a folder of the service's own."""
-    return {
-        "spark.sql.globalTempDatabase": TOPICS,
-        # Views end with the service: the next one makes them again. Hive's catalog would leave a Derby database.
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.warehouse.dir": warehouse,
-    }
+class ForeignTopics(Protocol):
+    """What is known of topics and tables. Each function raises errors of its own."""
 
+    def partitions(self) -> Mapping[str, int]:
+        """The number of partitions of each topic of the cluster."""
 
-@dataclass(frozen=True, slots=True)
-class ArchivedTable:
-    """An archive's table: its name in `lake`, and its path or URL."""
+    def archived(self, topic: str) -> Hashable:
+        """What the view of an archived topic fixes: equal while the view need not be replaced. None without archive."""
 
-    name: str
-    path: str
-
-
-class ForeignFrames(Protocol):
-    """The frames of topics for views: what the log has is asked when a scan is planned."""
-
-    def unified(self, topic: str) -> DataFrame:
-        """`topics.NAME`, with version and offsets of now."""
+    def rows(self, topic: str) -> DataFrame:
+        """`topics.NAME`; statements that read it ask for the log's end."""
 
     def log(self, topic: str) -> DataFrame:
-        """`log.NAME`."""
+        """`log.NAME`; statements that read it ask for the log's end."""
+
+    def make_tables(self) -> None:
+        """Make those of `lake.NAME` that are there and are not made yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +65,12 @@ class Look:
     """What one look found of a topic.
 
     Attributes:
-        version: Of its archive's table; None without an archive or before its first commit.
+        partitions: Views read those that they were made with.
+        archived: See `ForeignTopics`.
     """
 
-    archive: ArchivedTable | None = None
-    version: int | None = None
+    partitions: int = 1
+    archived: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +93,14 @@ def renewals(shown: Mapping[str, ShownViews], looks: Mapping[str, Look], now_s: 
     """The topics whose views are to be dropped, and those whose are to be made.
 
     >>> shown = {
-    ...     "a": ShownViews(Look(version=1), 0.0),
+    ...     "a": ShownViews(Look(1, 7), 0.0),
     ...     "b": ShownViews(Look(), 0.0),
     ...     "c": ShownViews(Look(), 0.0, "unreachable"),
     ... }
-    >>> renewals(shown, {"a": Look(version=2), "c": Look(), "d": Look()}, 1.0)
+    >>> renewals(shown, {"a": Look(1, 8), "c": Look(), "d": Look()}, 1.0)
     (['b'], ['a', 'd'])
-    >>> renewals(shown, {"a": Look(version=1), "b": Look(), "c": Look()}, AGAIN_AFTER_S)
-    ([], ['c'])
+    >>> renewals(shown, {"a": Look(1, 7), "b": Look(2), "c": Look()}, AGAIN_AFTER_S)
+    ([], ['b', 'c'])
     """
     renewed = []
     for topic, look in sorted(looks.items()):
@@ -146,30 +129,22 @@ def with_views(topics: Iterable[str]) -> tuple[list[str], list[str]]:
     )
 
 
-def version_of(path: str) -> int | None:
-    """The newest version of an archive's table; None without a table. Raises SeamError."""
-    found = table_offsets(path)
-    return None if found is None else found.version
-
-
 class ForeignViews:
-    """Keeps the views of a session, by a thread of its own from `start` to `stop`; only that thread changes views."""
+    """Keeps views by a thread of its own, from `start` to `stop`."""
 
     def __init__(
         self,
         spark: SparkSession,
-        frames: ForeignFrames,
-        topics: Callable[[], Iterable[str]],
-        archives: Callable[[], Mapping[str, ArchivedTable]],
-        version: Callable[[str], int | None] = version_of,
+        views: ServedViews,
+        topics: ForeignTopics,
+        report: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`topics` lists the cluster's topics, `archives` their tables; both raise errors of their own."""
+        """`report` is called with a line about each topic whose views cannot be made, once for each reason."""
+        self._tell = report
         self._spark = spark
-        self._frames = frames
+        self._views = views
         self._topics = topics
-        self._archives = archives
-        self._version = version
         self._clock = clock
         self._shown: dict[str, ShownViews] = {}
         self._reported: dict[str, str] = {}
@@ -178,7 +153,7 @@ class ForeignViews:
 
     def start(self) -> None:
         """Make the views, as far as they can be made, and keep them from then on."""
-        self._prepare()
+        jvm.activate(self._spark)
         self.look()
         self._thread.start()
 
@@ -187,11 +162,6 @@ class ForeignViews:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS_MAX)
-
-    def _prepare(self) -> None:
-        jvm.activate(self._spark)
-        for schema in (LOG, LAKE):
-            self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
 
     def _run(self) -> None:
         jvm.activate(self._spark)
@@ -204,39 +174,41 @@ class ForeignViews:
     def look(self) -> None:
         """One look: drop, make and replace what has changed. Reports failures, which leave the views as they are."""
         try:
-            known, ambiguous = with_views(self._topics())
-            archives = self._archives()
-        except Exception as error:  # noqa: BLE001 - the listings' own; the next look asks again
+            partitions = self._topics.partitions()
+        except Exception as error:  # noqa: BLE001 - the listing's own; the next look asks again
             self._report("", f"topics cannot be listed: {first_line(error)}")
             return
+        known, ambiguous = with_views(partitions)
         self._report("", f"no views for topics that differ in case only: {', '.join(ambiguous)}" if ambiguous else "")
-        found = {topic: self._look_at(topic, archives.get(topic)) for topic in known}
+        found = {topic: self._look_at(topic, partitions[topic]) for topic in known}
         dropped, renewed = renewals(self._shown, found, self._clock())
         for topic in dropped:
-            self._drop(topic)
+            del self._shown[topic]
+            self._reported.pop(topic, None)
+            self._views.forget(topic)
         for topic in renewed:
             if self._ended.is_set():
                 return
             self._renew(topic, found[topic])
-
-    def _look_at(self, topic: str, archive: ArchivedTable | None) -> Look:
-        if archive is None:
-            return Look()
         try:
-            return Look(archive, self._version(archive.path))
+            self._topics.make_tables()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._report(" tables", f"tables of lake cannot be made: {first_line(error)}")
+        else:
+            self._report(" tables", "")
+
+    def _look_at(self, topic: str, partitions: int) -> Look:
+        try:
+            return Look(partitions, self._topics.archived(topic))
         except Exception as error:  # noqa: BLE001 - one bad table stops no other topic
             self._report(topic, f"the table of {topic} cannot be looked at: {first_line(error)}")
             before = self._shown.get(topic)
-            return Look(archive) if before is None else before.look
+            return Look(partitions) if before is None else before.look
 
     def _renew(self, topic: str, look: Look) -> None:
         before = self._shown.get(topic)
         try:
-            self._put(topic, look)
-            if before is not None and before.look.archive not in (None, look.archive):
-                self._drop_lake(before.look)
-            if look.version is None and before is not None:
-                self._drop_lake(before.look)
+            self._views.keep(topic, self._topics.rows(topic), self._topics.log(topic))
         except Exception as error:  # noqa: BLE001 - one bad topic stops no other
             why = first_line(error)
             has_views = before is not None and before.has_views
@@ -248,40 +220,7 @@ class ForeignViews:
         self._report(topic, "")
         self._shown[topic] = ShownViews(look, self._clock())
 
-    def _put(self, topic: str, look: Look) -> None:
-        unified, log = self._frames.unified(topic), self._frames.log(topic)
-        unified.createOrReplaceGlobalTempView(_quoted(topic))
-        hidden = HIDDEN_PREFIX + topic
-        log.createOrReplaceGlobalTempView(_quoted(hidden))
-        statement = f"SELECT * FROM {TOPICS}.{_quoted(hidden)}"  # noqa: S608 - quoted
-        jvm_servers.replace_view(self._spark, LOG, topic.lower(), statement, log, [(TOPICS, hidden)])
-        if look.archive is not None and look.version is not None:
-            statement = f"SELECT * FROM delta.{_quoted(look.archive.path)} VERSION AS OF {look.version}"  # noqa: S608 - quoted
-            name = look.archive.name.lower()
-            jvm_servers.replace_view(self._spark, LAKE, name, statement, self._spark.sql(statement))
-
-    def _drop(self, topic: str) -> None:
-        shown = self._shown.pop(topic)
-        self._reported.pop(topic, None)
-        jvm_servers.drop_view(self._spark, LOG, topic.lower())
-        for name in (topic, HIDDEN_PREFIX + topic):
-            self._spark.catalog.dropGlobalTempView(name)
-        self._drop_lake(shown.look)
-
-    def _drop_lake(self, look: Look) -> None:
-        if look.archive is not None:
-            jvm_servers.drop_view(self._spark, LAKE, look.archive.name.lower())
-
     def _report(self, topic: str, what: str) -> None:
         if what and self._reported.get(topic) != what:
-            _log.warning("%s", what)
+            self._tell(what)
         self._reported[topic] = what
-
-
-def _quoted(name: str) -> str:
-    """A name as SQL has it.
-
-    >>> _quoted("a.b")
-    '`a.b`'
-    """
-    return "`" + name.replace("`", "``") + "`"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.pipelines.sql.relations import LAKE, LOG
+from headwater.pipelines.sql.relations import LAKE
+from headwater.pipelines.sql.shared_views import LOG, TOPICS
 from headwater.pipelines.sql_text.functions import FUNCTIONS
 
 __all__ = ["NODES_MAX", "SeenNode", "StatementRefusal", "judge_analysed", "judge_parsed"]
@@ -94,7 +95,7 @@ _TABLE_FUNCTIONS: Final = frozenset(
 )  # fmt: skip
 #: What the parser makes of syntax, and no list of functions has.
 _SYNTAX_FUNCTIONS: Final = frozenset({"when", "struct", "named_struct", "!", "timestampadd", "timestampdiff"})
-_SCHEMAS: Final = (LOG, LAKE)
+_SCHEMAS: Final = (TOPICS, LOG, LAKE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class SeenNode:
         is_plan: Whether it is an operator, rather than an expression.
         name: The parts of the relation's or the function's name, if it has one.
         has_options: Whether a relation has options, or is a stream.
-        is_temporary: Whether a view is a temporary one.
+        is_own: Whether a view is one of Headwater's: a temporary one, or `log.NAME`.
         of_lake: Whether it is directly below the alias of a table of the schema `lake`.
     """
 
@@ -116,7 +117,7 @@ class SeenNode:
     is_plan: bool = True
     name: tuple[str, ...] = ()
     has_options: bool = False
-    is_temporary: bool = False
+    is_own: bool = False
     of_lake: bool = False
 
 
@@ -135,7 +136,7 @@ def judge_parsed(nodes: Iterable[SeenNode]) -> StatementRefusal | None:
     >>> judge_parsed([SeenNode(_LOGICAL + "Project", 0), SeenNode(relation, 14, name=("log", "flights"))]) is None
     True
     >>> judge_parsed([SeenNode(relation, 14, name=("text", "/etc/hostname"))]).reason
-    'text.`/etc/hostname` is no relation of the catalog, which has NAME, log.NAME and lake.NAME'
+    'text.`/etc/hostname` is no relation of the catalog, which has NAME, topics.NAME, log.NAME and lake.NAME'
     """
     return _first(nodes, _parsed_reason)
 
@@ -179,7 +180,7 @@ def _analysed_reason(node: SeenNode) -> str | None:
     if not node.is_plan:
         return _expression_reason(node)
     if node.kind == _VIEW:
-        return None if node.is_temporary else "a view of the session's catalog is read"
+        return None if node.is_own else "a view of the session's catalog is read"
     if node.kind in _STORED:
         return None if node.of_lake else f"a relation that is none of the catalog is read ({_short(node.kind)})"
     return None if node.kind in _ANALYSED else f"only queries are run here, and this is none ({_short(node.kind)})"
@@ -191,7 +192,7 @@ def _relation_reason(node: SeenNode) -> str | None:
         return f"{shown} is read with options, or as a stream"
     if len(node.name) == 1 or (len(node.name) == 2 and node.name[0].lower() in _SCHEMAS):
         return None
-    return f"{shown} is no relation of the catalog, which has NAME, log.NAME and lake.NAME"
+    return f"{shown} is no relation of the catalog, which has NAME, topics.NAME, log.NAME and lake.NAME"
 
 
 def _function_reason(name: tuple[str, ...], known: frozenset[str]) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql.query_judge import SeenNode, StatementRefusal, judge_analysed, judge_parsed
 from headwater.pipelines.sql.relations import LAKE
+from headwater.pipelines.sql.shared_views import LOG, log_view_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +50,7 @@ def _seen(plan: Any) -> Iterator[SeenNode]:
             is_plan,
             _name(node, short),
             short == "UnresolvedRelation" and (bool(node.isStreaming()) or not node.options().isEmpty()),
-            short == "View" and bool(node.isTempView()),
+            short == "View" and (bool(node.isTempView()) or _is_log_view(node.desc())),
             of_lake,
         )
         if is_plan:
@@ -66,6 +67,15 @@ def _seen(plan: Any) -> Iterator[SeenNode]:
             waiting += [(child, False, False) for child in _items(node.children())]
             if short in _WITH_PLANS:
                 waiting.append((node.plan(), True, False))
+
+
+def _is_log_view(definition: Any) -> bool:
+    """Whether a view of the session catalog is one that `shared_views` made, by its `CatalogTable`."""
+    schema, text = definition.identifier().database(), definition.viewText()
+    name = str(definition.identifier().table())
+    return bool(
+        schema.isDefined() and str(schema.get()) == LOG and text.isDefined() and str(text.get()) == log_view_text(name)
+    )
 
 
 def _name(node: Any, short: str) -> tuple[str, ...]:

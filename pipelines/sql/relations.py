@@ -3,11 +3,12 @@
 | name | relation |
 |---|---|
 | `NAME` | the topic (`topic_rows`), or its unified table; else the pipeline's table, else the Delta table |
+| `topics.NAME` | in the SQL service, the same as `NAME` where that is a topic |
 | `log.NAME` | the records of the topic as the log holds them; needs a session from `session_conf` |
 | `lake.NAME` | the Delta table: a table of the session's catalog, so that statements can change it |
 
-`log` is the session's database of global temporary views. Each statement has its own relations. Temporary views that
-the user has created are never replaced: Spark's catalog tells which they are.
+Names with a schema are known to all sessions of the JVM (`shared_views`). Each statement has its own relations.
+Temporary views that the user has created are never replaced: Spark's catalog tells which they are.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql import topic_rows
 from headwater.pipelines.sql.registry_columns import Registered
+from headwater.pipelines.sql.shared_views import GLOBAL_DATABASE, LOG, LogViews, SharedViews, quoted
 from headwater.pipelines.sql.statement_errors import StatementError, missing_format
 from headwater.pipelines.sql.topic_names import AmbiguousTopicError, TopicNames
 from headwater.pipelines.sql.topic_tables import topic_table
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAKE",
-    "LOG",
     "Known",
     "PresentFrames",
     "RelationError",
@@ -48,12 +49,11 @@ __all__ = [
     "UnreadableRelationError",
     "archive_tables",
     "delta_tables",
+    "lake_table",
     "session_conf",
 ]
 
-LOG: Final = "log"
 LAKE: Final = "lake"
-GLOBAL_DATABASE: Final = "spark.sql.globalTempDatabase"
 #: First words of statements that read what they name, and change at most another table.
 _READING: Final = frozenset({
     "SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP", "REDUCE", "EXPLAIN", "INSERT", "CREATE", "REPLACE", "MERGE",
@@ -129,19 +129,27 @@ class TopicFrames(Protocol):
 
 
 class PresentFrames:
-    """The records that topics have when a query is planned."""
+    """The records that topics have when a query is planned.
 
-    def __init__(self, spark: SparkSession, where: Brokers) -> None:
+    With `is_kept`, frames become views, and do not narrow.
+    """
+
+    def __init__(self, spark: SparkSession, where: Brokers, *, is_kept: bool = False) -> None:
         self._spark = spark
         self._where = where
+        self._is_kept = is_kept
 
     def rows(self, topic: str, known: KnownColumns, *, pushdown: bool) -> DataFrame:
         """`NAME`."""
-        return topic_rows.present(self._spark, self._where, topic, known, pushdown=pushdown)
+        return topic_rows.present(
+            self._spark, self._where, topic, known, pushdown=pushdown and not self._is_kept, is_kept=self._is_kept
+        )
 
     def log(self, topic: str, *, pushdown: bool) -> DataFrame:
         """`log.NAME`."""
-        return topic_rows.log_records(self._spark, self._where, topic, pushdown=pushdown)
+        return topic_rows.log_records(
+            self._spark, self._where, topic, pushdown=pushdown and not self._is_kept, is_kept=self._is_kept
+        )
 
     def of_statement(self) -> TopicFrames:
         """These: a query's scans of one relation have one plan."""
@@ -241,7 +249,9 @@ class Relations:
         topics: TopicNames,
         known: Known,
         frames: TopicFrames | None = None,
+        shared: SharedViews | None = None,
     ) -> None:
+        """`shared` makes the names with a schema; by default, a session from `session_conf` has `log.NAME`."""
         self._spark = spark
         self._where = where
         self._frames = frames if frames is not None else PresentFrames(spark, where)
@@ -252,7 +262,9 @@ class Relations:
         self._places: dict[str, str] = {}
         self._current = StatementRelations("", self._frames.of_statement())
         self._columns: dict[scanner.Name, tuple[str, ...]] = {}
-        self.has_log = spark.conf.get(GLOBAL_DATABASE) == LOG
+        if shared is None and spark.conf.get(GLOBAL_DATABASE) == LOG:
+            shared = LogViews(spark)
+        self._shared = shared
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
@@ -263,7 +275,7 @@ class Relations:
         """
         with self._lock:
             before = self._drop_views()
-            users = jvm.temporary_views(self._spark, LOG if self.has_log else "")
+            users = jvm.temporary_views(self._spark, "" if self._shared is None else self._shared.user_schema)
             frames = self._frames.of_statement() if frames is None else frames
             self._current = StatementRelations(text, frames, users, scanner.target_of_view(text, LOG))
             if users:  # a user's view may name any of them
@@ -340,9 +352,9 @@ class Relations:
     def _bring(self, statement: StatementRelations, name: scanner.Name, *, is_certain: bool) -> bool:
         if len(name) == 2 and name[0].lower() == LAKE:
             return self._lake(statement, name[1])
-        is_log = len(name) == 2 and name[0].lower() == LOG
+        is_shared = len(name) == 2 and name[0].lower() in ({LOG} if self._shared is None else self._shared.schemas)
         key = _key(name)
-        if (not is_log and len(name) != 1) or key in statement.users or key == statement.target:
+        if (not is_shared and len(name) != 1) or key in statement.users or key == statement.target:
             return False
         rows = self._rows(statement, name, is_certain=is_certain)
         if rows is None:
@@ -375,12 +387,17 @@ class Relations:
         """
         topic = self._topic(name[-1], is_certain=is_certain)
         if len(name) == 2:
-            if topic is None or self.has_log:
-                return None if topic is None else statement.frames.log(topic, pushdown=statement.pushdown)
-            raise RelationError(
-                f"log.{topic} needs a session with {GLOBAL_DATABASE}={LOG}; headwater.table(spark, 'log.{topic}') has "
-                "the same records"
-            )
+            if topic is None:
+                return None
+            if self._shared is None:
+                raise RelationError(
+                    f"log.{topic} needs a session with {GLOBAL_DATABASE}={LOG}; headwater.table(spark, 'log.{topic}') "
+                    "has the same records"
+                )
+            pushdown = statement.pushdown and self._shared.narrows
+            if name[0].lower() == LOG:
+                return statement.frames.log(topic, pushdown=pushdown)
+            return self._of_topic(statement.frames, topic, pushdown=pushdown)
         if topic is not None:
             return self._of_topic(statement.frames, topic, pushdown=statement.pushdown)
         rows = self._pipeline_table(name[0])
@@ -416,7 +433,7 @@ class Relations:
         if known is None:
             return False
         path = self.known.lake[known]
-        if not self.has_log:
+        if self._shared is None:
             raise RelationError(f"lake.{known} is a name of `headwater sql`; name the table {known}, or delta.`{path}`")
         if known not in self._places:
             if self._delta(known, statement.missing) is None:
@@ -430,8 +447,7 @@ class Relations:
                 f"another name (--delta NAME={path})"
             )
         if found is None:
-            self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {LAKE}")
-            self._spark.sql(f"CREATE TABLE IF NOT EXISTS {LAKE}.{known} USING delta LOCATION '{_escaped(place)}'")
+            lake_table(self._spark, known, place)
         return True
 
     def _delta(self, known: str, missing: list[str]) -> DataFrame | None:
@@ -480,14 +496,14 @@ class Relations:
     def _view(self, statement: StatementRelations, name: scanner.Name, frame: DataFrame) -> None:
         """Make a view. Raises StatementError in the thread of a statement that was left behind."""
         key = _key(name)
-        quoted = f"`{key[-1].replace('`', '``')}`"
         with self._lock:
             if statement is not self._current:
                 raise StatementError("the statement was cancelled, and another has begun", is_users=False)
             if len(key) > 1:
-                frame.createOrReplaceGlobalTempView(quoted)
+                assert self._shared is not None, "which made the frame"
+                self._shared.put(key, frame)
             else:
-                frame.createOrReplaceTempView(quoted)
+                frame.createOrReplaceTempView(quoted(key[-1]))
             self._views[key] = name
             self._columns[key] = tuple(frame.columns)
 
@@ -496,7 +512,8 @@ class Relations:
         before = list(self._views.values())
         for key in self._views:
             if len(key) > 1:
-                self._spark.catalog.dropGlobalTempView(key[-1])
+                assert self._shared is not None, "which has made the view"
+                self._shared.drop(key)
             else:
                 self._spark.catalog.dropTempView(key[-1])
         self._views.clear()
@@ -549,6 +566,12 @@ class _NoTopicsError(Exception):
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
         self.reason = reason
+
+
+def lake_table(spark: SparkSession, name: str, path: str) -> None:
+    """Make a Delta table, which is there, the table `lake.NAME` of the session catalog, unless there is one."""
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {LAKE}")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {LAKE}.{name} USING delta LOCATION '{_escaped(path)}'")
 
 
 def _key(name: scanner.Name) -> scanner.Name:

@@ -12,7 +12,6 @@ from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.planned_offsets import planned_offsets, planned_text
 from headwater.pipelines.sql.relations import (
     LAKE,
-    LOG,
     RelationError,
     Relations,
     StatementRelations,
@@ -20,6 +19,7 @@ from headwater.pipelines.sql.relations import (
     TopicFrames,
     UnreadableRelationError,
 )
+from headwater.pipelines.sql.shared_views import LOG, TOPICS
 from headwater.pipelines.sql.statement_errors import (
     StatementError,
     explained,
@@ -241,7 +241,7 @@ def suggestion(relations: Relations, name: Name) -> str:
     first = name[0].lower()
     if len(name) == 2 and first == LAKE:
         return nearest(name[1], list(relations.known.lake))
-    if len(name) == 2 and first == LOG:
+    if len(name) == 2 and first in (LOG, TOPICS):
         return topics.near(name[1])
     tables = [*relations.known.tables, *relations.known.columns.tables]
     known = [each for each in topics.last() if not each.startswith("__")]

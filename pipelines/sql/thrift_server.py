@@ -19,7 +19,7 @@ from headwater.pipelines.sql.loopback import ServerRefusedError, loopback_addres
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ThriftServer", "open_served_session"]
+__all__ = ["ThriftServer", "open_served_session", "thrift_conf"]
 
 _DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
@@ -28,6 +28,11 @@ _IVY: Final = "~/.ivy2.5.2"
 
 #: A connection has a thread of the JVM, whose stack is a MiB. Further clients wait to be connected.
 CONNECTIONS_MAX: Final = 64
+
+
+def thrift_conf() -> dict[str, str]:
+    """The settings of a session with a Thrift server: clients fetch a result by partitions, not as a whole."""
+    return {"spark.sql.thriftServer.incrementalCollect": "true"}
 
 
 def delta_jars(folder: str) -> list[str]:

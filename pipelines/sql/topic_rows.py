@@ -84,9 +84,18 @@ def rows_of(records: DataFrame, known: KnownColumns, topic: str) -> DataFrame:
 
 
 def present(
-    spark: SparkSession, where: Brokers, topic: str, known: KnownColumns, *, pushdown: bool = False
+    spark: SparkSession,
+    where: Brokers,
+    topic: str,
+    known: KnownColumns,
+    *,
+    pushdown: bool = False,
+    is_kept: bool = False,
 ) -> DataFrame:
-    """`NAME`: the records that the topic has when a query is planned. For `pushdown` see `topic.batch_between`."""
+    """`NAME`: the records that the topic has when a query is planned. For `pushdown` see `topic.batch_between`.
+
+    `is_kept`: the frame becomes a view, and the records are asked for by each statement.
+    """
     declared = known.topics.get(topic)
     records = topic_source.batch(
         spark,
@@ -97,7 +106,7 @@ def present(
         pushdown=pushdown,
         disorder_ms=None if declared is None else declared.timestamp_disorder_ms,
     )
-    return rows_of(records, known, topic)
+    return rows_of(topic_source.asked_again(records) if is_kept else records, known, topic)
 
 
 def arriving(spark: SparkSession, where: Brokers, source: TopicSource, known: KnownColumns, most: int) -> DataFrame:
@@ -107,9 +116,12 @@ def arriving(spark: SparkSession, where: Brokers, source: TopicSource, known: Kn
     return rows_of(topic_source.stream(spark, where, source, most, headers=headers, json_fields=fields), known, topic)
 
 
-def log_records(spark: SparkSession, where: Brokers, topic: str, *, pushdown: bool = False) -> DataFrame:
-    """`log.NAME`: the columns of `format("kafka")`, with headers."""
-    return topic_source.batch(spark, where, topic, headers=True, pushdown=pushdown)
+def log_records(
+    spark: SparkSession, where: Brokers, topic: str, *, pushdown: bool = False, is_kept: bool = False
+) -> DataFrame:
+    """`log.NAME`: the columns of `format("kafka")`, with headers. For `is_kept` see `present`."""
+    records = topic_source.batch(spark, where, topic, headers=True, pushdown=pushdown)
+    return topic_source.asked_again(records) if is_kept else records
 
 
 def log_arriving(spark: SparkSession, where: Brokers, source: TopicSource, most: int) -> DataFrame:

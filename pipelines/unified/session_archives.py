@@ -40,8 +40,9 @@ class SessionArchives:
             known, archives=archive_tables({each.topic: each.table for each in self.specs}, known.tables)
         )
 
-    def frames(self, spark: SparkSession, brokers: Brokers) -> TopicFrames:
-        """The frames of the session's topics."""
+    def frames(self, spark: SparkSession, brokers: Brokers, *, is_kept: bool = False) -> TopicFrames:
+        """The frames of the session's topics; those that `is_kept` become views (see `UnifiedFrames`)."""
         if self.loaded is None:
-            return PresentFrames(spark, brokers)
-        return UnifiedFrames(spark, brokers, {each.topic: each for each in self.specs}, self.loaded).of_statement()
+            return PresentFrames(spark, brokers, is_kept=is_kept)
+        specs = {each.topic: each for each in self.specs}
+        return UnifiedFrames(spark, brokers, specs, self.loaded, is_kept=is_kept).of_statement()

@@ -79,13 +79,24 @@ class UnifiedFrames:
     """See the module, and `TopicFrames`. Topics without an archive have the frames of `PresentFrames`."""
 
     def __init__(
-        self, spark: SparkSession, brokers: Brokers, archives: Mapping[str, TopicArchiveSpec], loaded: Loaded
+        self,
+        spark: SparkSession,
+        brokers: Brokers,
+        archives: Mapping[str, TopicArchiveSpec],
+        loaded: Loaded,
+        *,
+        is_kept: bool = False,
     ) -> None:
-        """`loaded` declares the archives' topics."""
+        """`loaded` declares the archives' topics.
+
+        With `is_kept`, frames become views: version and offsets of the table are those of now, and the log's end is
+        asked for by each statement. The end of a table by key is that of now, too, as its records are read twice.
+        """
         self.spark = spark
         self.brokers = brokers
         self.archives = archives
-        self.present = PresentFrames(spark, brokers)
+        self.is_kept = is_kept
+        self.present = PresentFrames(spark, brokers, is_kept=is_kept)
         self._loaded = loaded
         self._columns: dict[str, tuple[KnownColumns, StructType]] = {}
 
@@ -136,7 +147,16 @@ class StatementFrames:
                 )
             # After the offsets: a schema that was registered for one of their records is known then.
             own, schema = session.columns(spec)
-            return unified_rows(session.spark, session.brokers, spec, offsets, own, schema, pushdown=pushdown)
+            return unified_rows(
+                session.spark,
+                session.brokers,
+                spec,
+                offsets,
+                own,
+                schema,
+                pushdown=pushdown and not session.is_kept,
+                is_kept=session.is_kept,
+            )
         except (ArchiveError, LoadError, SeamError) as error:
             raise UnreadableRelationError(self._refused(spec, str(error))) from None
         except PipelineError as error:

@@ -29,6 +29,7 @@ class UnifiedOffsets:
         version: The table's version; -1 if the archive has none yet.
         tail: The log's offsets that the table lacks, from the first to before the second, by partition; none is empty.
         mode: How records become rows of the table.
+        starts: Where the log continues, of all its partitions.
     """
 
     topic: str
@@ -37,6 +38,7 @@ class UnifiedOffsets:
     version: int
     tail: Mapping[int, Range] = field(default_factory=dict)
     mode: str = APPEND
+    starts: Mapping[int, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """The state as lines of EXPLAIN.
@@ -68,7 +70,7 @@ def decide(spec: TopicArchiveSpec, table: TableOffsets | None, log: LogState) ->
     """
     if table is None:
         tail = {p: (first, log.end[p]) for p, first in sorted(log.first.items()) if first < log.end[p]}
-        return UnifiedOffsets(log.topic, log.topic_id, spec.table, -1, tail)
+        return UnifiedOffsets(log.topic, log.topic_id, spec.table, -1, tail, starts=dict(log.first))
     if table.topic_id != log.topic_id:
         raise ArchiveError(other_topic(spec.table, table.topic, table.topic_id, spec.topic, log.topic_id))
     if table.mode not in (APPEND, UPSERT):
@@ -76,6 +78,7 @@ def decide(spec: TopicArchiveSpec, table: TableOffsets | None, log: LogState) ->
             f"the table {spec.table} is an archive of the mode {table.mode}, which cannot be read together with the log"
         )
     plan = plan_round(ArchiveState(table.ends), log, log.first, on_gap=spec.on_gap, offsets_max=_ALL)
+    starts = {p: plan.ranges[p][0] if p in plan.ranges else end for p, end in log.end.items()}
     return UnifiedOffsets(
-        log.topic, log.topic_id, spec.table, table.version, dict(sorted(plan.ranges.items())), table.mode
+        log.topic, log.topic_id, spec.table, table.version, dict(sorted(plan.ranges.items())), table.mode, starts
     )

@@ -33,12 +33,14 @@ def unified_rows(
     schema: StructType,
     *,
     pushdown: bool,
+    is_kept: bool = False,
 ) -> DataFrame:
     """The rows of a topic's table and tail: each committed record once, or the last one of each key, in its columns.
 
     Args:
         schema: The columns that the archive gives to records now (`table_columns`).
         pushdown: See `topic.batch_between`.
+        is_kept: The log's end is asked for by each statement that reads the frame (not of a table by key).
 
     Raises ArchiveError if records would not fit the table any more, and Spark's errors about the table.
     """
@@ -48,8 +50,20 @@ def unified_rows(
         found = misfit(lake.schema.json(), schema.json(), merge=True)
         if found is not None:
             raise ArchiveError(f"{found} in the table {offsets.table}: the archive needs another table")
-    tail = None
-    if offsets.tail:
+    records = tail = None
+    headers = spec.headers or decoding.topic_needs_headers(known, offsets.topic)
+    json_fields = decoding.topic_json_fields(known, offsets.topic)
+    if is_kept and offsets.mode == APPEND:
+        records = topic_source.batch_from(
+            spark,
+            brokers,
+            offsets.topic,
+            offsets.topic_id,
+            offsets.starts,
+            headers=headers,
+            json_fields=json_fields,
+        )
+    elif offsets.tail:
         declared = known.topics.get(offsets.topic)
         records = topic_source.batch_of_ranges(
             spark,
@@ -57,12 +71,13 @@ def unified_rows(
             offsets.topic,
             offsets.topic_id,
             offsets.tail,
-            headers=spec.headers or decoding.topic_needs_headers(known, offsets.topic),
-            json_fields=decoding.topic_json_fields(known, offsets.topic),
+            headers=headers,
+            json_fields=json_fields,
             # The last record of a key is known by all of them.
             pushdown=pushdown and offsets.mode == APPEND,
             disorder_ms=None if declared is None else declared.timestamp_disorder_ms,
         )
+    if records is not None:
         tail = rows_of(
             records,
             known,

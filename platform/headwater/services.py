@@ -149,18 +149,26 @@ class LocalProcesses:
         """Let the node keep archives, as a file declares them, from `start` on: one driver with its own Spark."""
         self._archive = self._add("archive", "the archiver", lambda _: child_command("archive", "run", file))
 
-    def add_sql(self, file: str, archive_file: str = "") -> None:
+    def add_sql(self, file: str, archive_file: str = "", ports: Mapping[str, str] | None = None) -> None:
         """Let the REST API answer queries, from `start` on: one process, whose Spark starts with the first query.
 
-        `file` is the pipeline by which topics have columns, `archive_file` declares archives; '' for none.
+        `file` is the pipeline by which topics have columns, `archive_file` declares archives; '' for none. `ports` has
+        the addresses of other protocols, by the name of the option of `sql-service`.
         """
 
-        def command(_known: Mapping[str, Any] | None) -> list[str]:
+        def command(known: Mapping[str, Any] | None) -> list[str]:
             pipeline = ["--pipeline", file] if file else []
             archive = ["--archive", archive_file] if archive_file else []
-            return child_command("sql-service", "--socket", self._sql_socket, *pipeline, *archive)
+            where = dict(ports or {}) | {name: str(each) for name, each in (known or {}).items()}
+            others = [word for name, each in where.items() for word in (f"--{name}", each)]
+            return child_command("sql-service", "--socket", self._sql_socket, *pipeline, *archive, *others)
 
         self._sql = self._add("sql", "the SQL service", command)
+
+    @property
+    def sql_addresses(self) -> Mapping[str, str]:
+        """Where clients of other protocols reach the SQL service, by the names of `add_sql`."""
+        return dict((self._sql.addresses or {}) if self._sql is not None else {})
 
     @property
     def _sql_socket(self) -> str:

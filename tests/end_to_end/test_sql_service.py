@@ -21,12 +21,13 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from impala import dbapi as hive
 
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-READY = re.compile(r"Headwater is ready: kafka (\S+), http http://(\S+), metrics (\S+)\n")
+READY = re.compile(r"Headwater is ready: kafka (\S+), http http://(\S+), metrics [^,\s]+((?:, \w+ \S+)*)\n")
 UP = ("up", "--data", "data", "--kafka-port", "0", "--http-port", "0", "--sql")
 WAIT_S = 300.0
 #: Of queries: the first waits for a JVM, others for each other, on a busy machine.
@@ -39,6 +40,12 @@ ENDLESS = "SELECT count(*) FROM (SELECT explode(sequence(1, 100000)) FROM range(
 #: Runs for half a minute alone, in many short tasks: Spark shares its cores when tasks end.
 LONG = "SELECT count(*) FROM (SELECT explode(sequence(1, 400)) FROM range(0, 100000000, 1, 20000)) WHERE rand() < 2"
 
+REMOTE = """
+import sys
+from pyspark.sql import SparkSession
+print(SparkSession.builder.remote(sys.argv[1]).getOrCreate().table("topics.flights").count())
+"""
+
 
 @dataclass
 class Node:
@@ -46,6 +53,7 @@ class Node:
 
     process: subprocess.Popen[str]
     address: str
+    others: dict[str, str]
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.address, timeout=WAIT_S)
@@ -110,10 +118,10 @@ class Node:
 
 
 @contextlib.contextmanager
-def started(folder: Path, **environment: str) -> Iterator[Node]:
+def started(folder: Path, *more: str, **environment: str) -> Iterator[Node]:
     with (folder / "errors").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headwater", *UP],
+            [sys.executable, "-P", "-m", "headwater", *UP, *more],
             cwd=folder,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
@@ -132,7 +140,7 @@ def started(folder: Path, **environment: str) -> Iterator[Node]:
         for number in range(10):
             producer.produce("flights", f"flight {number}".encode(), partition=number % 2)
         assert producer.flush(60) == 0
-        yield Node(process, ready[2])
+        yield Node(process, ready[2], dict(each.split() for each in ready[3].split(", ") if each))
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
         assert (folder / "errors").read_text() == ""
@@ -156,6 +164,8 @@ def test_topics_are_queried(node: Node) -> None:
     assert node.rows(
         "SELECT a.value FROM log.flights a JOIN flights b USING (partition, offset) ORDER BY 1 LIMIT 1"
     ) == [["flight 0"]]
+    both = "SELECT count(*) FROM topics.flights t JOIN IDENTIFIER('log.flights') l USING (partition, offset)"
+    assert node.rows(both) == [[10]]
     assert node.rows("SELECT id, e FROM range(2) LATERAL VIEW explode(array('x')) AS e ORDER BY id") == [
         [0, "x"],
         [1, "x"],
@@ -312,11 +322,32 @@ def test_a_client_that_does_not_read_holds_up_only_itself(node: Node) -> None:
     until(lambda: node.running() == [])
 
 
-def test_the_jvm_ends_when_idle_and_starts_again(tmp_path: Path) -> None:
-    with started(tmp_path, HEADWATER_SQL_IDLE_MS="1000") as node:
-        for _ in range(2):
-            assert node.rows("SELECT count(*) FROM flights") == [[10]]
-            until(lambda: node.jvms() == [], patience_s=WAIT_S)
+def test_the_jvm_begins_with_a_query_or_a_client_and_ends_when_there_was_none_for_a_while(tmp_path: Path) -> None:
+    with started(tmp_path, "--jdbc", "0", "--connect", "127.0.0.1:0", HEADWATER_SQL_IDLE_MS="1000") as node:
+        assert node.jvms() == []
+        port = int(node.others["jdbc"].rpartition(":")[2])
+        with (
+            contextlib.closing(hive.connect("127.0.0.1", port, auth_mechanism="PLAIN", user="anyone")) as connection,
+            contextlib.closing(connection.cursor()) as cursor,
+        ):
+            for statement in ("SELECT count(*) FROM topics.flights", "SELECT count(*) FROM log.flights"):
+                cursor.execute(statement)
+                assert cursor.fetchall() == [(10,)]
+                assert node.rows(statement) == [[10]]
+            time.sleep(3)  # longer than the service is idle
+            cursor.execute("SELECT count(*) FROM topics.flights")
+            assert cursor.fetchall() == [(10,)]
+        until(lambda: node.jvms() == [], patience_s=WAIT_S)
+        shown = subprocess.run(
+            [sys.executable, "-c", REMOTE, f"sc://{node.others['connect']}"],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=True,
+        )
+        assert shown.stdout == "10\n"
+        until(lambda: node.jvms() == [], patience_s=WAIT_S)
+        assert node.rows("SELECT count(*) FROM flights") == [[10]]
         assert len(node.processes(b"sql-service")) == 1
 
 

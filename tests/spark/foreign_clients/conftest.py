@@ -5,26 +5,29 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka import Producer
 
-from headwater.api.topic_admin import TopicAdmin
 from headwater.api.topic_model import TopicRequest
-from headwater.pipelines.archive.archive_file import parse_archive
+from headwater.cli.sql.known_relations import Cluster
+from headwater.cli.sql_service.foreign_topics import ServedTopics
+from headwater.cli.sql_service.session import service_conf
 from headwater.pipelines.archive.running import ArchiveRun
 from headwater.pipelines.file_systems.opening import file_system
-from headwater.pipelines.seam.table_offsets import table_offsets
-from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.session import close_session
-from headwater.pipelines.sql import topic_rows
 from headwater.pipelines.sql.connect_server import ConnectServer, connect_conf
-from headwater.pipelines.sql.foreign_views import ArchivedTable, ForeignViews, foreign_conf
-from headwater.pipelines.sql.thrift_server import ThriftServer, open_served_session
+from headwater.pipelines.sql.foreign_views import ForeignViews
+from headwater.pipelines.sql.relations import Known
+from headwater.pipelines.sql.shared_views import ServedViews
+from headwater.pipelines.sql.statement import analysed
+from headwater.pipelines.sql.thrift_server import ThriftServer, open_served_session, thrift_conf
+from headwater.pipelines.sql_text.scanner import Statement
+from headwater.pipelines.unified.session_archives import SessionArchives
 from tests.conftest import BrokerProcess
 
 if TYPE_CHECKING:
@@ -34,11 +37,28 @@ SEEN_WITHIN_S: Final = 60.0  # on a busy machine
 FILE: Final = """
 topics:
   "@flights": {value: string}
+  "@keyed": {value: string}
 archive:
   root: lake
   topics:
     "@flights": {}
+    "@keyed": {mode: upsert}
 """
+
+
+class OwnTopics(ServedTopics):
+    """The topics whose names begin with a prefix: others are of other tests."""
+
+    prefix = ""
+    broken = ""
+
+    def partitions(self) -> Mapping[str, int]:
+        return {name: count for name, count in super().partitions().items() if name.startswith(self.prefix)}
+
+    def rows(self, topic: str) -> DataFrame:
+        if topic == self.broken:
+            raise ValueError("broken for this test")
+        return super().rows(topic)
 
 
 class Service:
@@ -50,42 +70,22 @@ class Service:
         self.folder = folder
         self.prefix = f"T{uuid.uuid4().hex[:8]}_"
         self.flights = f"{self.prefix}flights"
-        self.admin = TopicAdmin(servers)
-        self.broken: set[str] = set()
+        self.keyed = f"{self.prefix}keyed"
+        self.table = str(folder / "lake" / self.flights)
+        (folder / "archive.yaml").write_text(FILE.replace("@", self.prefix))
+        self.cluster = Cluster(servers)
+        self.admin = self.cluster.admin
+        self.archives = SessionArchives.of(str(folder / "archive.yaml"), {})
+        self.known = self.archives.known(Known())
+        self.shared = ServedViews(spark, keeps=True)
+        self.topics = OwnTopics(spark, self.cluster, self.known, self.archives)
+        self.topics.prefix = self.prefix
+        self.reports: list[str] = []
+        self.views = ForeignViews(spark, self.shared, self.topics, self.reports.append)
         self.thrift = ThriftServer(spark, str(folder / "thrift"))
         self.connect = ConnectServer(spark)
-        self.views = ForeignViews(spark, self, self.topics, self.archives)
-
-    # What the views ask.
-
-    def topics(self) -> Sequence[str]:
-        return [each for each in self.admin.topic_names() if each.startswith(self.prefix)]
-
-    def archives(self) -> dict[str, ArchivedTable]:
-        return {self.flights: ArchivedTable(self.flights, self.table)}
-
-    def unified(self, topic: str) -> DataFrame:
-        """Table and log joined at the offsets of now, by partition and offset."""
-        if topic in self.broken:
-            raise ValueError("broken for this test")
-        log = topic_rows.present(self.spark, self.servers, topic, KnownColumns({}))
-        offsets = table_offsets(self.table) if topic == self.flights else None
-        if offsets is None:
-            return log
-        behind = " OR ".join(f"(partition = {each} AND offset >= {end})" for each, end in offsets.ends.items())
-        table = self.spark.read.format("delta").option("versionAsOf", offsets.version).load(self.table)
-        return table.selectExpr("_partition AS partition", "_offset AS offset", "value").unionByName(
-            log.where(behind).select("partition", "offset", "value")
-        )
-
-    def log(self, topic: str) -> DataFrame:
-        return topic_rows.log_records(self.spark, self.servers, topic)
 
     # What tests do.
-
-    @property
-    def table(self) -> str:
-        return str(self.folder / "lake" / self.flights)
 
     def create(self, topic: str, partitions: int = 1) -> str:
         self.admin.create_topic(TopicRequest(f"{self.prefix}{topic}", partitions_count=partitions))
@@ -97,16 +97,20 @@ class Service:
             producer.produce(topic, key=b"k", value=str(n), partition=partition)
         assert producer.flush(30) == 0
 
+    def own_rows(self, text: str) -> list[Any]:
+        """The rows of a statement of the service's own."""
+        session = self.spark.newSession()
+        frames = self.archives.frames(session, self.cluster.where)
+        relations = self.cluster.relations(session, self.known, frames, self.shared)
+        with self.shared.lock:
+            frame = analysed(session, relations, Statement(text, 1, 1, is_ended=True))
+            relations.end()
+        return [tuple(row) for row in frame.collect()]
+
     def archive(self) -> None:
         """Let the table catch up."""
-        specs, loaded = parse_archive(
-            FILE.replace("@", self.prefix),
-            "archive.yaml",
-            {},
-            str(self.folder),
-            {},
-            lambda path: Path(path).read_text(),
-        )
+        specs, loaded = self.archives.specs, self.archives.loaded
+        assert loaded is not None
         assert ArchiveRun(specs, loaded, self.servers, file_system).run_once(lambda: self.spark) == []
 
 
@@ -132,7 +136,8 @@ def foreign_spark(working_folder: Path, tmp_path_factory: pytest.TempPathFactory
     """A JVM that other tests have left has other settings: it ends first."""
     close_session()
     folder = tmp_path_factory.mktemp("foreign")
-    conf = {"spark.master": "local[2]", **foreign_conf(str(folder / "warehouse")), **connect_conf()}
+    conf = {**service_conf("local[2]"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    conf |= {**connect_conf(), **thrift_conf()}
     session = open_served_session("foreign clients", str(folder / "spark.log"), conf)
     jvm.find_python_sources(session)
     yield session
@@ -146,6 +151,8 @@ def service(
     """Two partitions with 10 archived flights each, and 5 more behind them; a topic `plain` of 3 without an archive."""
     service = Service(foreign_spark, headwater_broker.address, tmp_path_factory.mktemp("service"))
     service.create("flights", 2)
+    service.create("keyed")
+    service.produce(service.keyed, 3)
     for count, is_archived in ((10, True), (5, False)):
         for partition in range(2):
             service.produce(service.flights, count, partition)

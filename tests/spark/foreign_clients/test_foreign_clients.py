@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 for text in sys.argv[2:]:
     print(spark.sql(text).first()[0])
-print(spark.table(sys.argv[2].split()[-1]).where("offset >= 10").count())
+print(spark.table(sys.argv[2].split()[-1]).where("_offset >= 10").count())
 """
 
 
@@ -88,8 +88,8 @@ def test_a_python_hive_client_reads_all_names(service: Service) -> None:
         assert [str(rows(hive, text)[0][0]) for text in counts(service)] == COUNTED
         columns = [row[0] for row in rows(hive, f"DESCRIBE log.{service.flights}")]
         assert columns[:5] == ["key", "value", "topic", "partition", "offset"]
-        joined = f"SELECT count(*) FROM topics.{service.flights} JOIN lake.{service.flights} ON partition = _partition"
-        assert rows(hive, f"{joined} AND offset = _offset") == [(20,)]
+        joined = f"SELECT count(*) FROM topics.{service.flights} t JOIN lake.{service.flights} l"
+        assert rows(hive, f"{joined} ON t._partition = l._partition AND t._offset = l._offset") == [(20,)]
 
 
 def test_a_remote_pyspark_session_reads_all_names(service: Service) -> None:
@@ -123,10 +123,8 @@ def test_views_move_on_with_the_archive_and_a_reader_never_sees_another_count(se
         assert rows(hive, f"SELECT count(*) FROM topics.{service.flights}") == [(31,)]
 
 
-def test_topics_come_and_go_and_one_that_cannot_be_read_stops_no_other(
-    service: Service, caplog: pytest.LogCaptureFixture
-) -> None:
-    service.broken.add(f"{service.prefix}bad")
+def test_topics_come_and_go_and_one_that_cannot_be_read_stops_no_other(service: Service) -> None:
+    service.topics.broken = f"{service.prefix}bad"
     service.create("bad")
     service.produce(service.create("new"), 2)
     with cursor(service) as hive:
@@ -140,7 +138,51 @@ def test_topics_come_and_go_and_one_that_cannot_be_read_stops_no_other(
         assert "bad" not in names("topics")
         service.admin.delete_topics([f"{service.prefix}new"])
         await_true(lambda: not {"new"} & (names("topics") | names("log")))
-    assert f"the views of {service.prefix}bad cannot be made: broken for this test" in caplog.messages
+    assert f"the views of {service.prefix}bad cannot be made: broken for this test" in service.reports
+
+
+def test_the_same_statement_sees_later_records(service: Service) -> None:
+    plain = service.create("later")
+    service.produce(plain, 1)
+    service.views.look()
+    with cursor(service) as hive:
+        for name in (f"topics.{plain}", f"log.{plain}", f"topics.{service.flights}"):
+            [(before,)] = rows(hive, f"SELECT count(*) FROM {name}")
+            service.produce(plain, 2)
+            service.produce(service.flights, 2)
+            assert rows(hive, f"SELECT count(*) FROM {name}") == [(before + 2,)]
+
+
+def test_a_topic_that_gets_a_partition_shows_its_records(service: Service) -> None:
+    grown = service.create("grown")
+    service.produce(grown, 1)
+    service.views.look()
+    service.admin.create_partitions(grown, 2)
+    service.produce(grown, 1, partition=1)
+    with cursor(service) as hive:
+        await_true(lambda: rows(hive, f"SELECT count(*) FROM topics.{grown}") == [(2,)])
+
+
+def test_a_table_by_key_shows_the_last_record_of_each_key(service: Service) -> None:
+    with cursor(service) as hive:
+        name = f"topics.{service.keyed}"
+        await_true(lambda: rows(hive, f"SELECT value FROM {name}") == [("2",)])
+        service.archive()
+        service.produce(service.keyed, 4)
+        await_true(lambda: rows(hive, f"SELECT value FROM {name}") == [("3",)])
+
+
+def test_a_statement_of_the_service_leaves_clients_their_views(service: Service) -> None:
+    names = [f"topics.{service.flights}", f"log.{service.flights}", f"topics.`{service.prefix}plain.topic`"]
+    with cursor(service) as hive:
+        before = [rows(hive, f"SELECT count(*) FROM {name}") for name in names]
+        for name in names:
+            joined = f"SELECT count(*) FROM {name} a CROSS JOIN (SELECT count(*) FROM {name} WHERE false) b"
+            assert [[(row[0],)] for row in service.own_rows(joined)] == [before[names.index(name)]]
+        assert [rows(hive, f"SELECT count(*) FROM {name}") for name in names] == before
+        service.produce(service.flights, 1)
+        assert rows(hive, f"SELECT count(*) FROM {names[0]}") == [(before[0][0][0] + 1,)]
+        assert rows(hive, f"SELECT count(*) FROM {names[1]}") == [(before[1][0][0] + 1,)]
 
 
 def test_a_taken_port_is_named(service: Service, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_an_expression_whose_name_spark_has_yet_to_find_is_refused_in_both_plans
 
 def test_an_analysed_plan_reads_temporary_views_and_tables_of_lake_only() -> None:
     view, stored = f"{LOGICAL}View", f"{SPARK}execution.datasources.LogicalRelation"
-    assert judge_analysed([SeenNode(view, is_temporary=True), SeenNode(stored, of_lake=True)]) is None
+    assert judge_analysed([SeenNode(view, is_own=True), SeenNode(stored, of_lake=True)]) is None
     assert judge_analysed([SeenNode(view)]) is not None
     assert judge_analysed([SeenNode(stored)]) is not None
 

@@ -36,11 +36,13 @@ def log(*bounds: tuple[int, int], topic_id: str = "t") -> LogState:
 
 def test_the_log_is_read_from_the_tables_offsets_and_where_it_has_more_only() -> None:
     found = decide(spec(), table(7, 40, 5, 0), log((30, 99), (5, 5), (0, 2)))
-    assert found == UnifiedOffsets("flights", "t", TABLE, 7, {0: (40, 99), 2: (0, 2)})
+    assert found == UnifiedOffsets("flights", "t", TABLE, 7, {0: (40, 99), 2: (0, 2)}, starts={0: 40, 1: 5, 2: 0})
 
 
 def test_without_a_table_the_whole_log_is_read() -> None:
-    assert decide(spec(), None, log((3, 9), (4, 4))) == UnifiedOffsets("flights", "t", TABLE, -1, {0: (3, 9)})
+    assert decide(spec(), None, log((3, 9), (4, 4))) == UnifiedOffsets(
+        "flights", "t", TABLE, -1, {0: (3, 9)}, starts={0: 3, 1: 4}
+    )
 
 
 def test_a_table_without_offsets_yet_has_the_whole_log_behind_it() -> None:

@@ -25,13 +25,19 @@ def driver_conf(loaded: Loaded, confs: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def driver_session(name: str, conf: Mapping[str, str]) -> Iterator[Callable[[], SparkSession]]:
-    """A function that starts Spark; its log and its warehouse are in a folder that ends with the session."""
+def driver_session(
+    name: str, conf: Mapping[str, str], opened: Callable[[str, str, Mapping[str, str]], SparkSession] | None = None
+) -> Iterator[Callable[[], SparkSession]]:
+    """A function that starts Spark; its log and its warehouse are in a folder that ends with the session.
+
+    `opened` starts Spark in place of `open_session`.
+    """
     from headwater.pipelines.spark.session import close_session, open_session
 
     with tempfile.TemporaryDirectory(prefix=f"{name.replace(' ', '-')}-") as folder:
         warehouse = {"spark.sql.warehouse.dir": os.path.join(folder, "warehouse")}
         try:
-            yield lambda: open_session(name, os.path.join(folder, "spark.log"), {**warehouse, **conf})
+            open_it = open_session if opened is None else opened
+            yield lambda: open_it(name, os.path.join(folder, "spark.log"), {**warehouse, **conf})
         finally:
             close_session()

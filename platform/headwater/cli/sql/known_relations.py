@@ -16,6 +16,7 @@ from headwater.pipelines.datasource.brokers import Brokers, brokers
 from headwater.pipelines.formats.registry_client import RegistryError
 from headwater.pipelines.sql.registry_columns import Registered, RegistryColumns, own_registry
 from headwater.pipelines.sql.relations import Known, Relations, TopicFrames, delta_tables
+from headwater.pipelines.sql.shared_views import SharedViews
 from headwater.pipelines.sql.topic_names import TopicNames
 from headwater.pipelines.sql_text import scanner
 from headwater.pipelines.unified.session_archives import SessionArchives
@@ -37,9 +38,11 @@ class Cluster:
         self.admin = TopicAdmin(bootstrap_servers, settings().request_timeout_ms, client_security())
         self.topics = TopicNames(self.admin.topic_names)
 
-    def relations(self, spark: SparkSession, known: Known, frames: TopicFrames | None = None) -> Relations:
+    def relations(
+        self, spark: SparkSession, known: Known, frames: TopicFrames | None = None, shared: SharedViews | None = None
+    ) -> Relations:
         """The relations of a session."""
-        return Relations(spark, self.where, self.topics, known, frames)
+        return Relations(spark, self.where, self.topics, known, frames, shared)
 
 
 def archives_of(options: SqlOptions) -> SessionArchives:

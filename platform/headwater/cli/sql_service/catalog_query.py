@@ -17,7 +17,8 @@ from headwater.cli.sql_service.connections import QueryWatch
 from headwater.cli.sql_service.result_rows import encoded, encoder_of
 from headwater.pipelines.sql.query_judge import StatementRefusal
 from headwater.pipelines.sql.query_plan import refusal_of_frame, refusal_of_text
-from headwater.pipelines.sql.relations import LAKE, LOG, Relations
+from headwater.pipelines.sql.relations import LAKE, Relations
+from headwater.pipelines.sql.shared_views import LOG, TOPICS, ServedViews
 from headwater.pipelines.sql.statement import analysed
 from headwater.pipelines.sql.statement_errors import StatementError
 from headwater.pipelines.sql_text import scanner
@@ -45,17 +46,17 @@ class CatalogSession:
 class CatalogSessions:
     """Sessions of one JVM, used again by later queries. Nothing of a query remains in one: it cannot set or create.
 
-    Sessions share the views `log.NAME` and the tables `lake.NAME`. A statement that names one of these holds
-    `shared_names` from where its relations are made until they are analysed and dropped: else another would scan its
-    ranges, or miss them.
+    Sessions share the views `topics.NAME` and `log.NAME`, and the tables `lake.NAME`. A statement that names one of
+    these holds the lock of `views` from where its relations are made until they are analysed and dropped: else another
+    would scan its ranges, or miss them.
     """
 
-    def __init__(self, spark: SparkSession, relations: Callable[[SparkSession], Relations]) -> None:
+    def __init__(self, spark: SparkSession, relations: Callable[[SparkSession], Relations], views: ServedViews) -> None:
         self._spark = spark
+        self.views = views
         self._relations = relations
         self._lock = threading.Lock()
         self._idle: list[CatalogSession] = []
-        self.shared_names = threading.Lock()
 
     def take(self) -> CatalogSession:
         """A session for one query."""
@@ -158,9 +159,9 @@ def _judged(
     run.check()
     with contextlib.ExitStack() as held:
         if names_shared(statement.text):
-            while not sessions.shared_names.acquire(timeout=LOCK_LOOK_S):
+            while not sessions.views.lock.acquire(timeout=LOCK_LOOK_S):
                 run.check()
-            held.callback(sessions.shared_names.release)
+            held.callback(sessions.views.lock.release)
         held.callback(session.relations.end)  # the plan has them; other statements must not
         frame = analysed(session.spark, session.relations, statement, query.parameters)
         _require(refusal_of_frame(frame), statement)
@@ -179,7 +180,7 @@ def names_shared(text: str) -> bool:
     True
     """
     code = (token for token in scanner.tokens(text) if token.kind is not scanner.SqlTokenKind.COMMENT)
-    return any(token.name.lower() in (LOG, LAKE, "identifier") for token in code)
+    return any(token.name.lower() in (TOPICS, LOG, LAKE, "identifier") for token in code)
 
 
 def _require(refusal: StatementRefusal | None, statement: Statement) -> None:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headwater.cli.pipeline.loading import load
 from headwater.cli.shell.driver_session import driver_session
 from headwater.cli.shell.options import settings
+from headwater.cli.shell.output import note
 from headwater.cli.sql.known_relations import Cluster, archives_of, known_relations
 from headwater.cli.sql.options import SqlOptions
 from headwater.cli.sql_service.catalog_query import CatalogSessions
+from headwater.cli.sql_service.foreign_servers import ForeignServers
+from headwater.cli.sql_service.foreign_topics import ServedTopics
 from headwater.pipelines.spark import jvm
-from headwater.pipelines.sql.relations import session_conf
+from headwater.pipelines.sql.connect_server import connect_conf
+from headwater.pipelines.sql.foreign_views import ForeignViews
+from headwater.pipelines.sql.relations import Known
+from headwater.pipelines.sql.shared_views import GLOBAL_DATABASE, TOPICS, ServedViews
+from headwater.pipelines.sql.thrift_server import open_served_session, thrift_conf
+from headwater.pipelines.unified.session_archives import SessionArchives
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["checked_files", "opened_sessions", "service_conf"]
+__all__ = ["OpenedService", "checked_files", "opened_service", "service_conf"]
 
 #: Of one query's result, which the JVM holds as it was computed; larger ones fail instead of filling the heap.
 RESULT_SIZE_MAX: Final = "512m"
@@ -31,24 +41,66 @@ def service_conf(master: str) -> dict[str, str]:
         "spark.master": master,
         "spark.scheduler.mode": "FAIR",
         "spark.driver.maxResultSize": RESULT_SIZE_MAX,
-        **session_conf(),
+        GLOBAL_DATABASE: TOPICS,
+        # Views and tables end with the service: the next one makes them again. Hive's catalog would leave a database.
+        "spark.sql.catalogImplementation": "in-memory",
     }
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedService:
+    """What runs in the service's JVM; `servers` is None without other protocols."""
+
+    sessions: CatalogSessions
+    servers: ForeignServers | None = None
+
+
 @contextlib.contextmanager
-def opened_sessions(cluster: Cluster, options: SqlOptions, tables: Mapping[str, str]) -> Iterator[CatalogSessions]:
+def opened_service(
+    cluster: Cluster, options: SqlOptions, tables: Mapping[str, str], protocols: frozenset[str] = frozenset()
+) -> Iterator[OpenedService]:
     """Start Spark in the main thread, and end it. Raises SessionError, PipelineError, and those of `known_relations`.
 
-    This is the one place where the service's JVM begins and ends: servers of other protocols that share its catalog
-    (JDBC, Spark Connect) begin behind `_started`, and end before this context does.
+    This is the one place where the service's JVM begins and ends. `protocols` are those of `foreign_servers`.
     """
-    with driver_session("headwater sql-service", service_conf(settings().spark_master)) as start:
+    conf = service_conf(settings().spark_master)
+    if protocols:
+        conf |= {**connect_conf(), **thrift_conf()}
+    opened = open_served_session if protocols else None
+    with driver_session("headwater sql-service", conf, opened) as start:
         spark = _started(start)
         archives = archives_of(options)
         known = archives.known(known_relations(spark, cluster, options, tables))
-        yield CatalogSessions(
-            spark, lambda session: cluster.relations(session, known, archives.frames(session, cluster.where))
+        views = ServedViews(spark, keeps=bool(protocols))
+        sessions = CatalogSessions(
+            spark,
+            lambda session: cluster.relations(session, known, archives.frames(session, cluster.where), views),
+            views,
         )
+        if not protocols:
+            yield OpenedService(sessions)
+            return
+        with _served(spark, cluster, known, archives, views, protocols) as servers:
+            yield OpenedService(sessions, servers)
+
+
+@contextlib.contextmanager
+def _served(
+    spark: SparkSession,
+    cluster: Cluster,
+    known: Known,
+    archives: SessionArchives,
+    views: ServedViews,
+    protocols: frozenset[str],
+) -> Iterator[ForeignServers]:
+    kept = ForeignViews(spark, views, ServedTopics(spark, cluster, known, archives), note)
+    with tempfile.TemporaryDirectory(prefix="headwater-sql-") as folder:
+        servers = ForeignServers(spark, kept, folder, protocols)
+        servers.start()
+        try:
+            yield servers
+        finally:
+            servers.stop()
 
 
 def checked_files(cluster: Cluster, options: SqlOptions) -> None:

@@ -10,9 +10,10 @@ import click
 
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import host_option, port_option, settings
+from headwater.cli.sql.foreign_addresses import CONNECT, JDBC, foreign_addresses, foreign_options
 from headwater.cluster_folder import BROKERS_MAX, ClusterFolderError, check_folder, stored_ids
 from headwater.local_cluster import LocalCluster
-from headwater.services import LocalNode, NodeStartError
+from headwater.services import LocalNode, NodeStartError, join_address
 from headwater.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def _own_properties(broker_config: str) -> dict[str, object]:
     metavar="[FILE]",
     help="Answer queries on the REST API (POST /headwater/v1/sql); FILE is a pipeline, by which topics get columns.",
 )
+@foreign_options
 def up(
     data_dir: str | None,
     brokers: int,
@@ -73,6 +75,8 @@ def up(
     host: str | None,
     archive_file: str | None,
     sql_file: str | None,
+    jdbc: str | None,
+    connect: str | None,
 ) -> None:
     """Run a node in the foreground: a broker and the REST API, each in its own process.
 
@@ -90,8 +94,11 @@ def up(
     node = _node(settings(), data_dir, brokers, kafka_port, http_port, metrics_port, host)
     if archive_file is not None:
         node.add_archive(archive_file)
+    foreign = foreign_addresses("up", {JDBC: jdbc, CONNECT: connect})
     if sql_file is not None:
-        node.add_sql(sql_file, archive_file or "")
+        node.add_sql(sql_file, archive_file or "", {name: join_address(*each) for name, each in foreign.items()})
+    elif foreign:
+        raise CliError("up", f"--{next(iter(foreign))} is served by the SQL service: give --sql, too")
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -109,8 +116,10 @@ def up(
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGTERM, end)
     try:
+        foreign_words = "".join(f", {name} {address}" for name, address in node.sql_addresses.items())
         sys.stdout.write(
-            f"Headwater is ready: kafka {node.bootstrap_servers}, http {node.http_url}, metrics {node.metrics_url}\n"
+            f"Headwater is ready: kafka {node.bootstrap_servers}, http {node.http_url}, metrics {node.metrics_url}"
+            f"{foreign_words}\n"
         )
         sys.stdout.flush()
         alive = node.wait()

@@ -1,0 +1,110 @@
+"""The ports on which clients of JDBC, ODBC and Spark Connect reach the service's JVM, which they keep open.
+
+The JVM comes with the first client and goes when there was none for a while, so this process listens, and passes on the
+bytes of each connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final
+
+__all__ = ["CONNECTIONS_MAX", "ClientGoneError", "ForeignPort"]
+
+#: Of each protocol. A connection has two threads here, and one of the JVM; further clients wait to be accepted.
+CONNECTIONS_MAX: Final = 64
+PIECE_BYTES: Final = 65_536
+
+Check = Callable[[], None]
+
+
+class ClientGoneError(Exception):
+    """A client closed its connection before it was served."""
+
+
+class ForeignPort:
+    """Connects the clients of one port with a server that is opened for them."""
+
+    def __init__(
+        self,
+        name: str,
+        listener: socket.socket,
+        opened: Callable[[Check], AbstractContextManager[int]],
+        report: Callable[[str], None],
+    ) -> None:
+        """`opened` gives the server's port on 127.0.0.1, and holds it open; it calls its argument meanwhile.
+
+        A client for whom `opened` fails is disconnected, and `report` is called with a line.
+        """
+        self._name = name
+        self._listener = listener
+        self._opened = opened
+        self._report = report
+        self._free = threading.Semaphore(CONNECTIONS_MAX)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the port is."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def start(self) -> None:
+        """Accept clients until the listener is closed; returns at once."""
+        threading.Thread(target=self._accept, name=f"{self._name}-port", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            self._free.acquire()
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), name=f"{self._name}-client", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client, self._opened(lambda: _require_client(client)) as port:
+                self._pass_on(client, port)
+        except (ClientGoneError, ConnectionError):
+            pass  # the client has learned of it by the end of its connection
+        except Exception as error:  # noqa: BLE001 - whatever kept the JVM from being opened is told here
+            self._report(f"a client of {self._name} was disconnected: {' '.join(str(error).split())[:500]}")
+        finally:
+            self._free.release()
+
+    def _pass_on(self, client: socket.socket, port: int) -> None:
+        """Pass on the bytes of a connection, both ways, until one side has closed it."""
+        with socket.create_connection(("127.0.0.1", port)) as server:
+            for each in (client, server):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+            back.start()
+            _copy(client, server)
+            back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copy until the source ends, and end the target. An error ends both: neither can be used any more."""
+    try:
+        while piece := source.recv(PIECE_BYTES):
+            target.sendall(piece)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def _require_client(client: socket.socket) -> None:
+    """Raise ClientGoneError if a client has closed its connection."""
+    try:
+        if client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"":
+            raise ClientGoneError
+    except BlockingIOError:
+        pass
+    except OSError:
+        raise ClientGoneError from None

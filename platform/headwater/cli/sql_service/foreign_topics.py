@@ -1,0 +1,84 @@
+"""What the service's cluster and options are to `foreign_views`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from headwater.cli.sql.known_relations import Cluster
+from headwater.pipelines.loads.offsets.log_state import log_state
+from headwater.pipelines.seam.marks import UPSERT
+from headwater.pipelines.spark import jvm
+from headwater.pipelines.sql.relations import LAKE, Known, lake_table
+from headwater.pipelines.sql.shared_views import LOG
+from headwater.pipelines.unified.newest_offsets import newest_offsets
+from headwater.pipelines.unified.session_archives import SessionArchives
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ServedTopics"]
+
+TABLES_EVERY_S: Final = 10.0  # each table that is not there yet costs an analysis
+
+
+class ServedTopics:
+    """See `ForeignTopics`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        cluster: Cluster,
+        known: Known,
+        archives: SessionArchives,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spark = spark
+        self._cluster = cluster
+        self._tables = {each.topic: each.table for each in archives.specs}
+        self._relations = cluster.relations(spark, known, archives.frames(spark, cluster.where, is_kept=True))
+        self._to_make = dict(known.lake)
+        self._clock = clock
+        self._tried_at = float("-inf")
+
+    def partitions(self) -> Mapping[str, int]:
+        """See `ForeignTopics`."""
+        return self._cluster.admin.partition_counts()
+
+    def archived(self, topic: str) -> Hashable:
+        """The table's version; of a table by key the log's ends, too, which its view fixes."""
+        table = self._tables.get(topic)
+        if table is None:
+            return None
+        found = newest_offsets(self._spark, table)
+        if found is None:
+            return -1
+        if found.mode != UPSERT:
+            return found.version
+        return found.version, tuple(sorted(log_state(self._cluster.where, topic).end.items()))
+
+    def rows(self, topic: str) -> DataFrame:
+        """See `ForeignTopics`."""
+        return self._frame((topic,))
+
+    def log(self, topic: str) -> DataFrame:
+        """See `ForeignTopics`."""
+        return self._frame((LOG, topic))
+
+    def _frame(self, name: tuple[str, ...]) -> DataFrame:
+        found = self._relations.frame(name)
+        if found is None:
+            raise LookupError(f"there is no topic {name[-1]} any more")
+        return found
+
+    def make_tables(self) -> None:
+        """See `ForeignTopics`."""
+        now = self._clock()
+        if not self._to_make or now - self._tried_at < TABLES_EVERY_S:
+            return
+        self._tried_at = now
+        for name, path in list(self._to_make.items()):
+            if self._relations.frame((LAKE, name)) is not None:
+                lake_table(self._spark, name, jvm.qualified_path(self._spark, path))
+                del self._to_make[name]
