@@ -11,15 +11,24 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from headwater.pipelines.datasource.errors import OptionError, SourceError
-from headwater.pipelines.datasource.offsets import Offsets
+from headwater.pipelines.datasource.offsets import Offsets, TopicPartition
 from headwater.pipelines.seam.history_batches import first_offset, history_ends
+from headwater.pipelines.seam.recorded_gaps import OffsetPart, parted
 from headwater.pipelines.seam.table_files import PLACE_COLUMNS, TableFiles, range_rows, table_fields, table_files
 from headwater.pipelines.seam.table_offsets import SeamError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ARCHIVED", "History", "HistoryPartition", "archived_columns", "read_history", "with_no_history"]
+__all__ = [
+    "ARCHIVED",
+    "History",
+    "HistoryPartition",
+    "LogPart",
+    "archived_columns",
+    "read_history",
+    "with_no_history",
+]
 
 #: The column with a row of the table; null for a record of the log.
 ARCHIVED: Final = "archived"
@@ -45,6 +54,26 @@ class HistoryPartition(InputPartition):
         return f"{self.topic}-{self.partition}[{self.start}, {self.end}) of {self.path}"
 
 
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Offsets [start, end) that the table lacks; `is_gap` if it has later ones."""
+
+    key: TopicPartition
+    start: int
+    end: int
+    is_gap: bool = False
+
+    def lost(self, first: int, path: str) -> str | None:
+        """What of it a log that begins at `first` has lost; None if nothing."""
+        if self.start >= min(first, self.end):
+            return None
+        topic, partition = self.key
+        deleted = f"{topic}-{partition}: the offsets {self.start} to {min(first, self.end) - 1} were deleted"
+        if self.is_gap:
+            return f"{deleted} (by retention), and the archive's table {path} has a gap there"
+        return f"{deleted} (by retention) before they were read"
+
+
 def archived_columns(path: str) -> StructType:
     """The table's columns without place and key. Raises OptionError."""
     try:
@@ -60,14 +89,24 @@ class History:
     Renewing moves the seam, not the rows: a range that both the log and the table have is the same in both.
     """
 
-    def __init__(self, path: str, topic: str) -> None:
+    def __init__(self, path: str, topic: str, read: Callable[[str], TableFiles] = table_files) -> None:
         self.path = path
         self._topic = topic
+        self._read = read
         self._state: TableFiles | None = None
 
-    def renew(self, topic_id: uuid.UUID | None, latest: Callable[[Offsets], Offsets]) -> None:
-        """Read the table. Raises SourceError if it is not of this topic, or has offsets beyond the log's end."""
-        found = _told(lambda: table_files(self.path))
+    def renew(
+        self,
+        topic_id: uuid.UUID | None,
+        latest: Callable[[Offsets], Offsets],
+        pause: Callable[[], None],
+        attempts: int,
+    ) -> None:
+        """Read the table. Raises SourceError if it is not of this topic, or has offsets beyond the log's end.
+
+        The log's ends are asked for up to `attempts` times: a newly elected leader may not know its high watermark yet.
+        """
+        found = _told(lambda: self._read(self.path))
         if found.offsets.topic != self._topic or (
             topic_id is not None and uuid.UUID(found.offsets.topic_id) != topic_id
         ):
@@ -76,12 +115,19 @@ class History:
                 f"{self._topic!r} has the id {topic_id}: a topic made anew needs another archive"
             )
         seams = {(self._topic, partition): end for partition, end in found.offsets.ends.items()}
-        ends = latest(seams)
-        for key, seam in sorted(seams.items()):
-            if seam > ends[key]:
-                raise SourceError(
-                    f"the table {self.path} has {key[0]}-{key[1]} up to offset {seam}, but its log ends at {ends[key]}"
-                )
+        for attempt in range(1, attempts + 1):
+            ends = latest(seams)
+            beyond = sorted(key for key, seam in seams.items() if seam > ends[key])
+            if not beyond:
+                break
+            if attempt < attempts:
+                pause()
+                continue
+            key = beyond[0]
+            raise SourceError(
+                f"the table {self.path} has {key[0]}-{key[1]} up to offset {seams[key]}, but its log ends at "
+                f"{ends[key]}: records of it are lost"
+            )
         self._state = found
 
     @property
@@ -97,17 +143,26 @@ class History:
         assert self._state is not None, "renew comes first"
         return self._state
 
+    @property
+    def version(self) -> int:
+        """The table's version."""
+        return self._known().offsets.version
+
     def seams(self) -> Offsets:
         """The next offset of each partition: all before are in the table."""
         return {(self._topic, partition): end for partition, end in self._known().offsets.ends.items()}
 
-    def first(self, log_starts: Mapping[tuple[str, int], int]) -> Offsets:
+    def first(self, log_starts: Mapping[TopicPartition, int]) -> Offsets:
         """The first offsets of the table and the log together."""
-        files, seams = self._known().files, self.seams()
+        seams = self.seams()
         return {
-            key: min(start, first_offset(files, key[1], seams[key])) if key in seams else start
+            key: min(start, self._first(key[1], seams[key])) if key in seams else start
             for key, start in log_starts.items()
         }
+
+    def _first(self, partition: int, seam: int) -> int:
+        outside, _ = parted(0, seam, self._known().gaps.get(partition, ()))
+        return max(first_offset(self._known().files, partition, seam), outside[0][0] if outside else seam)
 
     def batch_end(self, known: Offsets, end: Offsets, most: int | None) -> Offsets | None:
         """The end of the next micro-batch, which has history alone; None if no partition is below the seam.
@@ -128,18 +183,27 @@ class History:
         )
         return known | {(self._topic, partition): offset for partition, offset in found.items()}
 
-    def split(self, begins: Offsets, ends: Offsets) -> tuple[list[HistoryPartition], Offsets]:
-        """The tasks for what lies below the seam, and where the log's part of each range begins."""
-        seams, tasks, left = self.seams(), [], dict(begins)
+    def split(self, begins: Offsets, ends: Offsets) -> tuple[list[HistoryPartition], list[LogPart]]:
+        """The tasks for what the table has, and what only the log can have: what is in a gap, or above the seam."""
+        seams, tasks, left = self.seams(), [], []
         for key, begin in sorted(begins.items()):
-            seam = min(seams.get(key, 0), ends[key])
-            if begin < seam:
-                tasks += [
-                    HistoryPartition(self.path, *key, low, min(low + TASK_OFFSETS, seam))
-                    for low in range(begin, seam, TASK_OFFSETS)
-                ]
-                left[key] = seam
+            seam = max(begin, min(seams.get(key, 0), ends[key]))
+            outside, inside = parted(begin, seam, self._known().gaps.get(key[1], ()))
+            tasks += [
+                HistoryPartition(self.path, *key, low, min(low + TASK_OFFSETS, end))
+                for start, end in outside
+                for low in range(start, end, TASK_OFFSETS)
+            ]
+            left += [LogPart(key, *part, is_gap=True) for part in inside]
+            if seam < ends[key]:
+                left.append(LogPart(key, seam, ends[key]))
         return tasks, left
+
+    def gap_at(self, key: TopicPartition, offset: int) -> OffsetPart | None:
+        """The rest of the gap that has an offset."""
+        seam = self.seams().get(key, 0)
+        _, inside = parted(offset, max(offset, seam), self._known().gaps.get(key[1], ()))
+        return inside[0] if inside and inside[0][0] == offset else None
 
 
 def _told(read: Callable[[], _T]) -> _T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from headwater.pipelines.datasource.history import (
     ARCHIVED,
     History,
     HistoryPartition,
+    LogPart,
     read_history,
     with_no_history,
 )
@@ -39,7 +41,7 @@ from headwater.pipelines.datasource.offsets import (
 from headwater.pipelines.datasource.options import ReadOptions
 from headwater.pipelines.datasource.planning import Planner
 from headwater.pipelines.datasource.positions import OffsetSpec
-from headwater.pipelines.datasource.reading import plan_tasks, read_range
+from headwater.pipelines.datasource.reading import RangePartition, plan_tasks, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +54,8 @@ __all__ = ["StreamReader"]
 IDLE_WAIT_MS = 1_000
 # Interval of checks for new partitions of the subscribed topics while idle; with data, each call checks.
 DISCOVERY_INTERVAL_S = 1.0
+# Looks at an archive's table that grows while retention follows it.
+TABLE_LOOKS_MAX = 4
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -214,7 +218,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._partitions:
             self._discover()
         if renew or not history.is_known or self._topic_ids.get(topic, history.topic_id()) != history.topic_id():
-            history.renew(self._topic_ids.get(topic), self._planner().latest)
+            planner = self._planner()
+            history.renew(self._topic_ids.get(topic), planner.latest, planner.pause, self._options.offset_attempts)
         return history
 
     def _start(self, spec: OffsetSpec) -> Offsets:
@@ -228,21 +233,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start |= history.first({key: start[key] for key in earliest})
         seams = history.seams()
         above = {key: offset for key, offset in start.items() if offset >= seams.get(key, 0)}
-        return start | planner.clamp_to_log(above)
+        return start | planner.clamp_to_log(above) | self._clamped_to_table(history, start, above)
 
-    def _split(self, begins: Offsets, ends: Offsets) -> tuple[list[HistoryPartition], Offsets]:
-        """The tasks that read the table, and the starts of what is read from the log."""
+    def _clamped_to_table(self, history: History, start: Offsets, above: Offsets) -> Offsets:
+        """Start offsets below the seam: one in a gap that the log has lost, too, is raised, and reported."""
+        below = {key: offset for key, offset in start.items() if key not in above}
+        gaps = {key: gap for key, offset in below.items() if (gap := history.gap_at(key, offset)) is not None}
+        first = self._planner().earliest(gaps)
+        for key, gap in sorted(gaps.items()):
+            what = LogPart(key, *gap, is_gap=True).lost(first[key], history.path)
+            if what is not None:
+                self._planner().lost(what)
+                below[key] = min(first[key], gap[1])
+        return below
+
+    def _split(self, begins: Offsets, ends: Offsets) -> tuple[list[HistoryPartition], list[LogPart]]:
+        """The tasks that read the table, and what is read from the log, which has it; the rest is a data loss."""
         history = self._known_history()
         if history is None:
-            return [], begins
-        tasks, left = history.split(begins, ends)
-        first = self._planner().earliest(left)
-        if any(left[key] < min(first[key], ends[key]) for key in left):
-            # Retention has deleted what lay above the seam at the start of the run: the table may have it by now.
-            renewed = self._known_history(renew=True)
-            assert renewed is not None
-            tasks, left = renewed.split(begins, ends)
-        return tasks, {key: offset for key, offset in left.items() if offset < ends[key]}
+            begins = self._planner().clamp_to_log(begins)
+            return [], [LogPart(key, begin, ends[key]) for key, begin in sorted(begins.items())]
+        for _ in range(TABLE_LOOKS_MAX):
+            tasks, parts = history.split(begins, ends)
+            first = self._planner().earliest({part.key for part in parts})
+            lost = [what for part in parts if (what := part.lost(first[part.key], history.path)) is not None]
+            if not lost:
+                return tasks, parts
+            # Retention may have deleted what lay above the seam before: the table may have it by now.
+            version = history.version
+            self._known_history(renew=True)
+            if history.version == version:
+                break
+        else:
+            raise SourceError(
+                f"the table {history.path} got a new version at each of {TABLE_LOOKS_MAX} looks: start the query again"
+            )
+        for what in lost:
+            self._planner().lost(what)
+        there = [dataclasses.replace(part, start=max(part.start, first[part.key])) for part in parts]
+        return tasks, [part for part in there if part.start < part.end]
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
@@ -327,7 +356,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Start offsets for every partition of `end`: a new partition is read from its beginning."""
         first = self._planner().earliest(key for key in end if key not in known)
         history = self._known_history() if first else None
-        return known | (first if history is None else history.first(first))
+        if history is None:
+            return known | first
+        if any(offset > 0 for offset in history.first(first).values()):
+            # It was added, archived and trimmed during the run: the table as it was then does not know.
+            self._known_history(renew=True)
+        return known | history.first(first)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The last known end offsets, from which Spark's progress shows the backlog."""
@@ -347,16 +381,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"{topic}-{partition} is new, but begins at offset {begins[topic, partition]}; "
                         "records were deleted (by retention) before they were read"
                     )
-            past, begins = self._split({key: begins[key] for key in ends if begins[key] < ends[key]}, ends)
-            begins = planner.clamp_to_log(begins)
+            past, parts = self._split({key: begins[key] for key in ends if begins[key] < ends[key]}, ends)
             epochs = self._latest_epochs if self._target is None else self._target_epochs
             ranges = [
                 OffsetRange(
-                    *key, offset, ends[key], self._topic_ids.get(key[0]), leader_epoch=epochs.get(key, NO_EPOCH)
+                    *part.key,
+                    part.start,
+                    part.end,
+                    self._topic_ids.get(part.key[0]),
+                    leader_epoch=epochs.get(part.key, NO_EPOCH),
                 )
-                for key, offset in sorted(begins.items())
+                for part in parts
             ]
-            return [*past, *plan_tasks(ranges, self._options)]
+            tasks: list[HistoryPartition | RangePartition] = [*past, *plan_tasks(ranges, self._options)]
+            if past:
+                tasks.sort(key=_place)
+            return tasks
 
     def _still_there(self, ends: Offsets) -> Offsets:
         """The existing partitions; missing ones are a data loss, as when a batch is planned again after a restart."""
@@ -384,3 +424,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._waiter.close()
         if self._cluster is not None:
             self._cluster.close()
+
+
+def _place(task: HistoryPartition | RangePartition) -> tuple[str, int, int]:
+    """Where a task begins: rows of the table and of the log come by offset, where one task does not have both."""
+    part = task if isinstance(task, HistoryPartition) else task.ranges[0]
+    return part.topic, part.partition, part.start

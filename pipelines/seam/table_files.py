@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.seam.history_batches import FileBounds
-from headwater.pipelines.seam.marks import APPEND
+from headwater.pipelines.seam.marks import APPEND, PREFIX
+from headwater.pipelines.seam.recorded_gaps import Gaps, recorded_gaps
+from headwater.pipelines.seam.table_marks import table_marks
 from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, offsets_of
 
 if TYPE_CHECKING:
@@ -28,16 +30,26 @@ ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """The offsets of a table, and the bounds of its files."""
+    """The offsets of a table, the bounds of its files, and the gaps below its offsets."""
 
     offsets: TableOffsets
     files: tuple[FileBounds, ...]
+    gaps: Gaps = field(default_factory=dict)
 
 
 def table_files(path: str) -> TableFiles:
     """The newest state of an archive's table. Raises SeamError."""
-    table, offsets = _opened(path)
-    return TableFiles(offsets, _bounds(table))
+    for attempt in range(ATTEMPTS):
+        table, offsets = _opened(path)
+        try:
+            gaps = recorded_gaps(table_marks(table, PREFIX), offsets.topic_id)
+        except (OSError, ValueError) as error:
+            # Delta cleans its log up when it writes a checkpoint: a newer version has the actions elsewhere.
+            if attempt == ATTEMPTS - 1:
+                raise _unreadable(path, error) from None
+        else:
+            return TableFiles(offsets, _bounds(table), gaps)
+    raise AssertionError("unreachable")
 
 
 def table_fields(path: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
+from deltalake import DeltaTable
 
 from tests.spark.pipelines.archive.conftest import Archives
 from tests.spark.pipelines.archive.test_rounds import JSON, SCHEMA
@@ -134,3 +135,86 @@ def test_a_table_that_no_archive_made_is_refused(archives: Archives) -> None:
         stream(archives, archiveTable=str(path))
     with pytest.raises(Exception, match="there is no table"):
         stream(archives, archiveTable=str(path) + "-absent")
+
+
+def with_fields(fields: str) -> str:
+    return f"{JSON.rstrip()} {{{fields}}}"
+
+
+def ids_of(archives: Archives, frame: DataFrame) -> list[int]:
+    """The ids that come to a new query."""
+    found: list[int] = []
+    run(archives, frame, lambda batch, _: found.extend(row.id for row in batch.collect()))
+    return found
+
+
+def with_a_gap(archives: Archives) -> None:
+    """An archive of the records 3 to 4 and 8 to 9, which lost 5 to 7; the log has the last one, 10, alone."""
+    produce(archives, range(5))
+    delete_before(archives, {0: 3})
+    archives.caught_up(with_fields("on_gap: record"))
+    produce(archives, range(5, 10))
+    delete_before(archives, {0: 8})
+    archives.caught_up(with_fields("on_gap: record"))
+    produce(archives, range(10, 11))
+    delete_before(archives, {0: 10})
+    # Delta's log may be cleaned up behind a checkpoint.
+    path = archives.path("@flights")
+    DeltaTable(str(path)).create_checkpoint()
+    for each in (path / "_delta_log").glob("*.json"):
+        each.unlink()
+
+
+def test_a_gap_of_the_table_is_a_data_loss(archives: Archives) -> None:
+    with_a_gap(archives)
+    topic = f"{archives.lab.prefix}flights"
+    what = rf"{topic}-0: the offsets 5 to 7 were deleted \(by retention\), and the archive's table .* has a gap there"
+    with pytest.raises(Exception, match=f"{what}; set failOnDataLoss=false to go on without them"):
+        ids_of(archives, stream(archives))
+    assert ids_of(archives, stream(archives, failOnDataLoss="false")) == [3, 4, 8, 9, 10]
+
+
+def test_a_start_below_the_tables_first_offset_is_a_data_loss(archives: Archives) -> None:
+    with_a_gap(archives)
+    topic = f"{archives.lab.prefix}flights"
+    start = json.dumps({topic: {"0": 1}})
+    with pytest.raises(Exception, match=f"{topic}-0: the offsets 1 to 2 were deleted"):
+        ids_of(archives, stream(archives, startingOffsets=start))
+    assert ids_of(archives, stream(archives, startingOffsets=start, failOnDataLoss="false")) == [3, 4, 8, 9, 10]
+
+
+def test_what_the_archive_began_behind_is_read_from_the_log(archives: Archives) -> None:
+    produce(archives, range(5))
+    archives.caught_up(with_fields("from: latest"))
+    produce(archives, range(5, 10))
+    archives.caught_up(with_fields("from: latest"))
+    delete_before(archives, {0: 2})
+    assert ids_of(archives, stream(archives)) == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_partition_that_is_added_archived_and_trimmed_during_a_run_is_not_lost(archives: Archives) -> None:
+    produce(archives, range(4))
+    archives.caught_up(JSON)
+    topic = f"{archives.lab.prefix}flights"
+    found: list[tuple[int, int]] = []
+
+    def grow(batch: DataFrame, _: int) -> None:
+        found.extend((row.partition, row.id) for row in batch.collect())
+        if (1, 19) in found:
+            query.stop()
+        elif len(found) == 4:
+            admin = AdminClient({"bootstrap.servers": archives.lab.servers})
+            admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+            records = [("k", {"id": number, "at": "2026-01-01T00:00:00Z"}) for number in range(10, 20)]
+            archives.lab.produce("@flights", records, partition=1)
+            archives.caught_up(JSON)
+            delete_before(archives, {0: 4, 1: 10})
+
+    query = (
+        stream(archives)
+        .writeStream.foreachBatch(grow)
+        .option("checkpointLocation", str(archives.lab.folder / "checkpoint"))
+        .start()
+    )
+    assert query.awaitTermination(300)
+    assert found == [(0, number) for number in range(4)] + [(1, number) for number in range(10, 20)]
