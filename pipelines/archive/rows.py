@@ -68,7 +68,14 @@ def read_records(spark: SparkSession, files: Sequence[str]) -> DataFrame:
 
 
 def rows_of(
-    records: DataFrame, known: KnownColumns, topic: str, *, keeps_value: bool, headers: bool, with_headers: bool
+    records: DataFrame,
+    known: KnownColumns,
+    topic: str,
+    *,
+    keeps_value: bool,
+    headers: bool,
+    with_headers: bool,
+    carried: str = "",
 ) -> DataFrame:
     """Records, with the column `headers`, as rows of the table.
 
@@ -76,20 +83,19 @@ def rows_of(
         keeps_value: Whether `_value` has the bytes of every value.
         headers: Whether the table has the column `_headers`.
         with_headers: Whether any of these records has headers.
+        carried: A column of the records that their rows have as well, as the last one.
     """
     from pyspark.sql import functions as f
 
     kept = f.col("headers").alias(HEADERS)
     if is_raw(known, topic):
         origin = [f.col(name.removeprefix("_")).alias(name) for name in FIRST]
-        return records.select(*origin, "value", *([kept] if headers else []))
-    is_carried = headers and with_headers
-    if is_carried:
-        # A decoder passes on what it knows of a record, such as its topic, of which there is one here: headers take its
-        # place. A join by the records' places would read them twice.
-        packed = f.to_json(f.col("headers"))
-        given = records.withColumn("topic", f.when(f.col("headers").isNotNull(), packed))
-    found = decoding.decode_topic(known, given if is_carried else records, topic)
+        return records.select(*origin, "value", *([kept] if headers else []), *([carried] if carried else []))
+    # A decoder passes on what it knows of a record, such as its topic, of which there is one here: other columns take
+    # its place. A join by the records' places would read them twice.
+    taken = [*(["headers"] if headers and with_headers else []), *([carried] if carried else [])]
+    given = records.withColumn("topic", f.struct(*taken)) if taken else records
+    found = decoding.decode_topic(known, given, topic)
     own = [
         name
         for name in found.columns
@@ -98,10 +104,8 @@ def rows_of(
         and not (known.value_format(topic) == "string" and name == "key" and topic not in known.keys)
     ]
     fault = f.col(columns.ERROR)
-    if is_carried:
-        kind = records.schema["headers"].dataType
-        unpacked = f.from_json(f.col(columns.TOPIC), kind)  # type: ignore[arg-type] # an array's type is one as well
-        found = found.withColumn(HEADERS, f.when(f.col(columns.TOPIC).isNotNull(), unpacked))
+    if "headers" in taken:
+        found = found.withColumn(HEADERS, f.col(columns.TOPIC)["headers"])
     elif headers:
         found = found.withColumn(HEADERS, f.lit(None).cast(records.schema["headers"].dataType))
     value = f.col(columns.VALUE)
@@ -112,4 +116,5 @@ def rows_of(
         *([HEADERS] if headers else []),
         fault,
         value if keeps_value else f.when(fault.isNotNull(), value).alias(columns.VALUE),
+        *([f.col(columns.TOPIC)[carried].alias(carried)] if carried else []),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines import columns
 from headwater.pipelines.formats.fitting import fitted
-from headwater.pipelines.formats.origin import origin, records_schema
+from headwater.pipelines.formats.origin import origin
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -39,7 +39,7 @@ def decode(records: DataFrame, reader: Reader, schema: StructType) -> DataFrame:
     from headwater.pipelines.formats.framed_tasks import decoded
 
     names = schema.fieldNames()
-    return records.select(*origin()).mapInArrow(partial(decoded, reader, names), _whole(list(schema.fields)))
+    return records.select(*origin()).mapInArrow(partial(decoded, reader, names), _whole(list(schema.fields), records))
 
 
 def undecoded(records: DataFrame, schema: StructType) -> DataFrame:
@@ -64,7 +64,7 @@ def decode_events(
     else:
         structs = [StructField(name, schema) for name, schema in schemas.items()]
         fields = [StructField(columns.EVENT, StringType()), *structs]
-    return records.select(*taken).mapInArrow(partial(decoded_events, dict(readers), only), _whole(fields))
+    return records.select(*taken).mapInArrow(partial(decoded_events, dict(readers), only), _whole(fields, records))
 
 
 def with_key(decoded: DataFrame, reader: Reader) -> DataFrame:
@@ -118,10 +118,9 @@ def _column_type(rows: DataFrame, name: str) -> DataType:
     return rows.schema[name].dataType
 
 
-def _whole(fields: list[Any]) -> StructType:
+def _whole(fields: list[Any], records: DataFrame) -> StructType:
     from pyspark.sql.types import StringType, StructField, StructType
 
-    by_name = records_schema()
     names = ("topic", "partition", "offset", "timestamp", "key", "value")
-    own = [StructField(alias, by_name[name].dataType) for name, alias in zip(names, columns.ORIGIN, strict=True)]
+    own = [StructField(alias, records.schema[name].dataType) for name, alias in zip(names, columns.ORIGIN, strict=True)]
     return StructType([*fields, *own, StructField(columns.ERROR, StringType())])

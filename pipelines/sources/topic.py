@@ -34,10 +34,13 @@ def stream(
     *,
     headers: bool = False,
     json_fields: JsonFields | None = None,
+    archive_table: str = "",
 ) -> DataFrame:
     """The records of a topic as a streaming frame: the columns of `columns.RECORD_DDL`, timestampType, HEADERS_SEEN.
 
-    `json_fields` become columns, too, for records that the reading tasks can parse exactly.
+    `json_fields` become columns, too, for records that the reading tasks can parse exactly. With the table of the
+    topic's archive, the last column is its row (`datasource.history`), and there are neither HEADERS_SEEN nor
+    `json_fields`.
     """
     from headwater.pipelines.datasource import (
         HEADERS_SEEN_OPTION,
@@ -55,8 +58,11 @@ def stream(
         .option(name, start)
         .option("failOnDataLoss", str(source.fail_on_data_loss).lower())
         .option(TASK_RECORDS_OPTION, TASK_RECORDS)
-        .option(HEADERS_SEEN_OPTION, "true")
     )
+    if archive_table:
+        reader = reader.option("archiveTable", archive_table)
+    else:
+        reader = reader.option(HEADERS_SEEN_OPTION, "true")
     if json_fields is not None:
         reader = reader.option(JSON_FIELDS_OPTION, json_fields.text())
     if name == "startingTimestamp":

@@ -543,15 +543,18 @@ class Relations:
             self._columns[key] = tuple(frame.columns)
         return self._columns[key]
 
-    def frame(self, name: scanner.Name, *, anew: bool = True) -> DataFrame | None:
-        """The rows of a name without a view; None if there is none. Raises as `make` does."""
+    def frame(self, name: scanner.Name, *, anew: bool = True, frames: TopicFrames | None = None) -> DataFrame | None:
+        """The rows of a name without a view; None if there is none. `frames` are others than the session's.
+
+        Raises as `make` does.
+        """
         is_log, is_lake = (len(name) == 2 and name[0].lower() == each for each in (LOG, LAKE))
         if is_lake:
             known = self._lake_table(name[1])
             return None if known is None else self._delta(known, [])
         topic = self.topics.match(name[-1], anew=anew) if is_log or len(name) == 1 else None
         if topic is not None:
-            frames = self._frames.of_statement()
+            frames = self._frames.of_statement() if frames is None else frames
             return frames.log(topic, pushdown=False) if is_log else self._of_topic(frames, topic, pushdown=False)
         rows = self._pipeline_table(name[0]) if len(name) == 1 else None
         if rows is not None or len(name) != 1:

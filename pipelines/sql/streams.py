@@ -34,7 +34,9 @@ _ENDLESS: Final = {
 class ArrivingFrames:
     """The records that come to topics from a start on, at most `most` of each topic in a micro-batch."""
 
-    def __init__(self, spark: SparkSession, where: Brokers, source_of: Callable[[str], TopicSource], most: int) -> None:
+    def __init__(
+        self, spark: SparkSession, where: Brokers, source_of: Callable[[str], TopicSource], most: int | None
+    ) -> None:
         """`source_of` returns a topic's start."""
         self._spark = spark
         self._where = where

@@ -109,7 +109,9 @@ def present(
     return rows_of(topic_source.asked_again(records) if is_kept else records, known, topic)
 
 
-def arriving(spark: SparkSession, where: Brokers, source: TopicSource, known: KnownColumns, most: int) -> DataFrame:
+def arriving(
+    spark: SparkSession, where: Brokers, source: TopicSource, known: KnownColumns, most: int | None
+) -> DataFrame:
     """`NAME` as a stream from the source's start, at most `most` records in a micro-batch."""
     topic = source.topic
     headers, fields = needs_headers(known, topic), fields_to_parse(known, topic)
@@ -124,6 +126,6 @@ def log_records(
     return topic_source.asked_again(records) if is_kept else records
 
 
-def log_arriving(spark: SparkSession, where: Brokers, source: TopicSource, most: int) -> DataFrame:
+def log_arriving(spark: SparkSession, where: Brokers, source: TopicSource, most: int | None) -> DataFrame:
     """`log.NAME` as a stream."""
     return topic_source.stream(spark, where, source, most, headers=True).drop(columns.HEADERS_SEEN)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.declared import declared_archives
 from headwater.pipelines.datasource.brokers import Brokers
-from headwater.pipelines.definition import Loaded
+from headwater.pipelines.definition import Loaded, TopicSource
+from headwater.pipelines.loads.offsets.log_state import log_state
 from headwater.pipelines.sql.relations import Known, PresentFrames, TopicFrames, archive_tables
-from headwater.pipelines.unified.unified_frames import UnifiedFrames
+from headwater.pipelines.sql.streams import ArrivingFrames
+from headwater.pipelines.unified.arriving_rows import UnifiedArrivingFrames
+from headwater.pipelines.unified.newest_offsets import newest_offsets
+from headwater.pipelines.unified.unified_frames import UnifiedFrames, refusals_of
+from headwater.pipelines.unified.unified_stream import first_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +47,32 @@ class SessionArchives:
 
     def frames(self, spark: SparkSession, brokers: Brokers, *, is_kept: bool = False) -> TopicFrames:
         """The frames of the session's topics; those that `is_kept` become views (see `UnifiedFrames`)."""
+        session = self._session(spark, brokers, is_kept=is_kept)
+        return PresentFrames(spark, brokers, is_kept=is_kept) if session is None else session.of_statement()
+
+    def arriving(
+        self, spark: SparkSession, brokers: Brokers, source_of: Callable[[str], TopicSource], most: int | None
+    ) -> ArrivingFrames:
+        """The frames of the session's topics as streams: at most `most` records in a micro-batch, from their starts."""
+        session = self._session(spark, brokers)
+        if session is None:
+            return ArrivingFrames(spark, brokers, source_of, most)
+        return UnifiedArrivingFrames(session, source_of, most)
+
+    def first_offsets(self, spark: SparkSession, brokers: Brokers, topic: str) -> Mapping[int, int] | None:
+        """The first offsets that a stream of a topic can begin at, by partition; None for one without an archive.
+
+        Raises UnreadableRelationError.
+        """
+        spec = next((each for each in self.specs if each.topic == topic), None)
+        if spec is None:
+            return None
+        with refusals_of(spec):
+            log = log_state(brokers, topic)
+            return first_offsets(spec, newest_offsets(spark, spec.table), log)
+
+    def _session(self, spark: SparkSession, brokers: Brokers, *, is_kept: bool = False) -> UnifiedFrames | None:
         if self.loaded is None:
-            return PresentFrames(spark, brokers, is_kept=is_kept)
+            return None
         specs = {each.topic: each for each in self.specs}
-        return UnifiedFrames(spark, brokers, specs, self.loaded, is_kept=is_kept).of_statement()
+        return UnifiedFrames(spark, brokers, specs, self.loaded, is_kept=is_kept)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
@@ -16,6 +17,7 @@ from headwater.pipelines.archive.archived_columns import archived_columns, colum
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.rows import table_columns
 from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.datasource.errors import SourceError
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-__all__ = ["UnifiedFrames", "present_offsets"]
+__all__ = ["UnifiedFrames", "present_offsets", "refusals_of"]
 
 #: Looks at table and log that do not fit together: the archive commits, retention runs, leaders change between them.
 LOOKS_MAX: Final = 4
@@ -72,6 +74,29 @@ def present_offsets(
             pause(LOOK_AGAIN_S)
     raise ArchiveFailed(
         f"the table {spec.table} got a new version at each of {LOOKS_MAX} looks: run the statement again"
+    )
+
+
+@contextmanager
+def refusals_of(spec: TopicArchiveSpec) -> Iterator[None]:
+    """Report why a topic and its table cannot be read as one. Raises UnreadableRelationError."""
+    try:
+        yield
+    except (ArchiveError, LoadError, SeamError, SourceError) as error:
+        raise UnreadableRelationError(_refused(spec, str(error))) from None
+    except PipelineError as error:
+        raise UnreadableRelationError(_refused(spec, str(error.problems[0]))) from None
+    except (ArchiveFailed, LoadFailed) as error:
+        raise UnreadableRelationError(_refused(spec, str(error)), is_users=False) from None
+
+
+def _refused(spec: TopicArchiveSpec, why: str) -> str:
+    topic = spec.topic
+    name = topic if re.fullmatch(r"\w+", topic) else f"`{topic}`"
+    lake = re.sub(r"\W", "_", topic)
+    return (
+        f"{topic} and its table {spec.table} cannot be read as one: {why}; log.{name} has the log alone, "
+        f"lake.{lake} the table"
     )
 
 
@@ -139,7 +164,7 @@ class StatementFrames:
         spec = session.archives.get(topic)
         if spec is None:
             return session.present.rows(topic, known, pushdown=pushdown)
-        try:
+        with refusals_of(spec):
             offsets = self._decided.get(topic)
             if offsets is None:
                 offsets = self._decided[topic] = present_offsets(
@@ -157,22 +182,6 @@ class StatementFrames:
                 pushdown=pushdown and not session.is_kept,
                 is_kept=session.is_kept,
             )
-        except (ArchiveError, LoadError, SeamError) as error:
-            raise UnreadableRelationError(self._refused(spec, str(error))) from None
-        except PipelineError as error:
-            raise UnreadableRelationError(self._refused(spec, str(error.problems[0]))) from None
-        except (ArchiveFailed, LoadFailed) as error:
-            raise UnreadableRelationError(self._refused(spec, str(error)), is_users=False) from None
-
-    @staticmethod
-    def _refused(spec: TopicArchiveSpec, why: str) -> str:
-        topic = spec.topic
-        name = topic if re.fullmatch(r"\w+", topic) else f"`{topic}`"
-        lake = re.sub(r"\W", "_", topic)
-        return (
-            f"{topic} and its table {spec.table} cannot be read as one: {why}; log.{name} has the log alone, "
-            f"lake.{lake} the table"
-        )
 
     def decided_lines(self) -> list[str]:
         """What was decided, as lines of EXPLAIN."""

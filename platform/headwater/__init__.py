@@ -1,6 +1,7 @@
 """Headwater: pipelines, topics and tables from one command line; topics as frames in a Spark session.
 
-`load`, `sql` and `table` (`headwater.notebook`) are imported when they are used: `import headwater` needs no Spark.
+`load`, `sql`, `stream` and `table` (`headwater.notebook`) are imported when they are used: `import headwater` needs no
+Spark.
 """
 
 import importlib
@@ -9,7 +10,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 #: Names that users take from the package, and the modules that they come from.
-_USED_LATER = dict.fromkeys(("load", "sql", "table"), "headwater.notebook")
+_USED_LATER = dict.fromkeys(("load", "sql", "stream", "table"), "headwater.notebook")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`headwater.sql`, `headwater.table`, `headwater.load`: topics and tables in a session of the user's, as a notebook's.
+"""`headwater.sql`, `table`, `stream` and `load`: topics and tables in a session of the user's, as a notebook's.
 
 Names and columns are those of `headwater sql`, without `lake.NAME`, which would leave a schema in the user's catalog.
 Frames read topics whole: a frame may be scanned any number of times, with any filters.
@@ -6,6 +6,7 @@ Frames read topics whole: a frame may be scanned any number of times, with any f
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import threading
 from collections import OrderedDict
@@ -13,10 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import ValidationError
+
 from headwater.api.topic_admin import TopicAdmin
 from headwater.logtier.config.client_properties import read_client_config
 from headwater.pipelines.analysis.analysis import analyse
-from headwater.pipelines.datasource.brokers import brokers
+from headwater.pipelines.datasource.brokers import Brokers, brokers
+from headwater.pipelines.datasource.errors import user_message
+from headwater.pipelines.definition import TopicSource
 from headwater.pipelines.file_systems.opening import file_system
 from headwater.pipelines.file_systems.options import FileSystemOptions
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
@@ -24,7 +29,7 @@ from headwater.pipelines.loads.options import LoadOptions, requests_of
 from headwater.pipelines.loads.request import LoadOutcome
 from headwater.pipelines.loads.running import LoadRun
 from headwater.pipelines.sql.registry_columns import Registered, RegistryColumns
-from headwater.pipelines.sql.relations import Known, RelationError, Relations, delta_tables
+from headwater.pipelines.sql.relations import Known, RelationError, Relations, TopicFrames, delta_tables
 from headwater.pipelines.sql.statement import analysed, suggestion
 from headwater.pipelines.sql.statement_errors import StatementError, missing_format, name_of
 from headwater.pipelines.sql.topic_names import TopicNames
@@ -36,7 +41,7 @@ from headwater.settings import load_settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["load", "sql", "table"]
+__all__ = ["load", "sql", "stream", "table"]
 
 KEPT_MAX: Final = 16  # combinations of arguments; each call with the same arguments shares what is known
 
@@ -56,8 +61,18 @@ class _Source:
     registry: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """What is known of a session and a source."""
+
+    spark: SparkSession
+    relations: Relations
+    archives: SessionArchives
+    where: Brokers
+
+
 _analysing = threading.Lock()  # a statement's relations have names in the session while it is analysed
-_kept: OrderedDict[tuple[int, _Source], tuple[SparkSession, Relations]] = OrderedDict()
+_kept: OrderedDict[tuple[int, _Source], _Kept] = OrderedDict()
 
 
 def sql(
@@ -94,9 +109,9 @@ def sql(
         PipelineError: The pipeline's file, or that of the archives, is wrong.
         ArchiveError: The file declares archives that cannot be.
     """
-    relations = _relations(
+    relations = _kept_of(
         spark, bootstrap_servers, command_config, pipeline, archive, variables or {}, tables or {}, registry or ""
-    )
+    ).relations
     found = statements(statement)
     if len(found) != 1:
         raise StatementError(f"headwater.sql takes one statement, and there are {len(found)}")
@@ -123,21 +138,70 @@ def table(
 
     Arguments and errors are those of `sql`.
     """
+    relations = _kept_of(
+        spark, bootstrap_servers, command_config, pipeline, archive, variables or {}, tables or {}, registry or ""
+    ).relations
+    return _frame(relations, name)
+
+
+def stream(
+    spark: SparkSession,
+    name: str,
+    *,
+    start: str | Mapping[int, int] | dt.datetime = "earliest",
+    max_offsets_per_trigger: int | None = None,
+    fail_on_data_loss: bool = True,
+    bootstrap_servers: str | None = None,
+    command_config: str | None = None,
+    pipeline: str | None = None,
+    archive: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    tables: Mapping[str, str] | None = None,
+    registry: str | None = None,
+) -> DataFrame:
+    """Return the rows of a topic or of `log.TOPIC` as a streaming frame, in the columns of `table`.
+
+    An archived topic begins with its table: checkpoints hold the log's offsets for table and log alike.
+
+    Args:
+        start: Where a query without a checkpoint begins: `earliest`, `latest`, an offset for each partition, or a time,
+            as `starting_offsets` in a pipeline.
+        max_offsets_per_trigger: Records of a micro-batch at most; one of an archive's table ends with a file.
+        fail_on_data_loss: Whether a query fails if records were deleted before it read them.
+
+    The other arguments and the errors are those of `sql`.
+    """
+    kept = _kept_of(
+        spark, bootstrap_servers, command_config, pipeline, archive, variables or {}, tables or {}, registry or ""
+    )
+
+    def source_of(topic: str) -> TopicSource:
+        given = {"topic": topic, "starting_offsets": start, "fail_on_data_loss": fail_on_data_loss}
+        try:
+            return TopicSource.model_validate(given)
+        except ValidationError as error:
+            raise StatementError(f"start: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+    frames = kept.archives.arriving(spark, kept.where, source_of, max_offsets_per_trigger)
+    found = _frame(kept.relations, name, frames)
+    if not found.isStreaming:
+        raise StatementError(f"headwater.stream: '{name}' is a table, and streams are of topics")
+    return found
+
+
+def _frame(relations: Relations, name: str, frames: TopicFrames | None = None) -> DataFrame:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    relations = _relations(
-        spark, bootstrap_servers, command_config, pipeline, archive, variables or {}, tables or {}, registry or ""
-    )
     parts = name_of(name)
     try:
         # A topic may be named with its dots, and be called log.x itself.
-        frame = relations.frame((name,)) if len(parts) > 1 else None
-        frame = relations.frame(parts) if frame is None else frame
+        frame = relations.frame((name,), frames=frames) if len(parts) > 1 else None
+        frame = relations.frame(parts, frames=frames) if frame is None else frame
     except RelationError as error:
         raise StatementError(str(error)) from None
     except (PySparkException, Py4JJavaError) as error:
-        reason = missing_format(error)
+        reason = missing_format(error) or user_message(error)
         if reason is None:
             raise
         raise StatementError(reason) from None
@@ -219,7 +283,7 @@ def load(
     return outcomes
 
 
-def _relations(
+def _kept_of(
     spark: SparkSession,
     bootstrap_servers: str | None,
     command_config: str | None,
@@ -228,7 +292,7 @@ def _relations(
     variables: Mapping[str, str],
     tables: Mapping[str, str],
     registry: str,
-) -> Relations:
+) -> _Kept:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise StatementError("headwater.sql needs a classic Spark session, and this is a client of Spark Connect")
     settings = load_settings()
@@ -242,11 +306,10 @@ def _relations(
         registry,
     )
     key = (id(spark), source)
-    if key in _kept and _kept[key][0] is spark:
+    if key in _kept and _kept[key].spark is spark:
         _kept.move_to_end(key)
-        return _kept[key][1]
-    made = _made(spark, source)
-    _kept[key] = (spark, made)
+        return _kept[key]
+    made = _kept[key] = _made(spark, source)
     while len(_kept) > KEPT_MAX:
         _kept.popitem(last=False)
     return made
@@ -259,7 +322,7 @@ def _file(path: str | None) -> tuple[str, int]:
     return os.path.abspath(path), os.stat(path).st_mtime_ns if os.path.exists(path) else 0
 
 
-def _made(spark: SparkSession, source: _Source) -> Relations:
+def _made(spark: SparkSession, source: _Source) -> _Kept:
     where = brokers(source.bootstrap_servers, source.command_config)
     security = read_client_config(source.command_config) if source.command_config else {}
     topics = TopicNames(TopicAdmin(source.bootstrap_servers, security=security).topic_names)
@@ -275,4 +338,5 @@ def _made(spark: SparkSession, source: _Source) -> Relations:
         loaded = pipeline_file.load(source.pipeline, variables, frozenset(topics.all()), "")
         columns = analyse(spark, loaded, where).columns
         known = Known(columns, loaded, delta_tables(loaded) | dict(source.tables), registered)
-    return Relations(spark, where, topics, archives.known(known), archives.frames(spark, where))
+    relations = Relations(spark, where, topics, archives.known(known), archives.frames(spark, where))
+    return _Kept(spark, relations, archives, where)

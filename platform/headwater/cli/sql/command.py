@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headwater.cli.pipeline.reported_errors import reported_errors
@@ -13,7 +14,7 @@ from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
 from headwater.cli.shell.options import key_values, servers, settings
 from headwater.cli.shell.output import note
 from headwater.cli.sql.execution import Executor, show_chunks
-from headwater.cli.sql.follow import Follower, parse_from, start_of
+from headwater.cli.sql.follow import Follower, parse_from, start_of, with_history
 from headwater.cli.sql.known_relations import Cluster, archives_of, known_relations, left_out
 from headwater.cli.sql.options import FOLLOWED_ROWS, SqlOptions
 from headwater.cli.sql.outputs import Output, followed_output_of, output_of
@@ -23,7 +24,6 @@ from headwater.cli.sql.script import STOP_WAIT_S, Script, read_script, run_scrip
 from headwater.cli.sql.spark_session import opened
 from headwater.pipelines.sql.relations import TABLE_NAME, Known
 from headwater.pipelines.sql.statement_errors import StatementError
-from headwater.pipelines.sql.streams import ArrivingFrames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,9 @@ def _run(
         _shell(Executor(spark, relations, output_of(options.output, show_table), values))
     elif options.follow:
         most = options.rows_held or FOLLOWED_ROWS
-        arriving = ArrivingFrames(spark, cluster.where, start_of(start, cluster.admin.offsets), most)
+        first_of = partial(archives.first_offsets, spark, cluster.where)
+        source_of = start_of(start, with_history(cluster.admin.offsets, first_of))
+        arriving = archives.arriving(spark, cluster.where, source_of, most)
         output = followed_output_of(options.output)
         follower = Follower(spark, cluster.relations(spark, known, arriving), values, keyed=output.keyed)
         _follow(follower, script, output)

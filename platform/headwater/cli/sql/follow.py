@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headwater.cli.messages.start_offset import StartKind, StartOffset, parse_start, resolve
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from headwater.api.topic_model import PartitionOffsets
     from headwater.pipelines.sql.relations import Relations
 
-__all__ = ["Follower", "parse_from", "start_of"]
+__all__ = ["Follower", "parse_from", "start_of", "with_history"]
 
 _KAFKA_WORDS: Final = {"earliest": StartKind.START, "latest": StartKind.END}
 STOP_POLL_S: Final = 1
@@ -68,6 +69,16 @@ def start_of(start: StartOffset, offsets: Offsets) -> Callable[[str], TopicSourc
         return TopicSource.model_validate({"topic": topic, "starting_offsets": found})
 
     return source
+
+
+def with_history(offsets: Offsets, first_of: Callable[[str], Mapping[int, int] | None]) -> Offsets:
+    """The same offsets; those of an archived topic begin with its history, at what `first_of` returns."""
+
+    def listed(name: str) -> Sequence[PartitionOffsets]:
+        found, first = offsets(name), first_of(name) or {}
+        return [dataclasses.replace(each, earliest=first.get(each.partition, each.earliest)) for each in found]
+
+    return listed
 
 
 class Follower:
