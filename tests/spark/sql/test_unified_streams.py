@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -268,3 +271,19 @@ def test_a_followed_topic_begins_in_its_history(half: Unified) -> None:
     assert rows == [(n, n, None) for n in range(8, 20)]
     run_.cancel()
     assert run_.wait(WAIT_S)
+
+
+def test_the_command_follows_table_and_log(half: Unified) -> None:
+    trimmed(half, {0: 10, 1: 10})
+    text = half.lab.name("SELECT _partition, _offset, id FROM @flights")
+    command = [sys.executable, "-m", "headwater", "sql", "-b", half.lab.servers, "--archive", half.file,
+               "--follow", "--from", "earliest", "-o", "jsonl", "-e", text]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            rows = [json.loads(process.stdout.readline()) for _ in range(40)]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(WAIT_S)
+    found = sorted((row["_partition"], row["_offset"], row["id"]) for row in rows)
+    assert found == [(partition, n, n) for partition in (0, 1) for n in range(20)]
