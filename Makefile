@@ -69,8 +69,8 @@ bench: java venv ## Side by side with Apache Kafka and its Spark connector (BENC
 	@$(BIN)/python -m tests.bench $(BENCH)
 
 .PHONY: kill
-kill: java venv ## kill -9 of brokers and of pipelines, many rounds (ROUNDS=30, SEED=...)
-	@KILL_ROUNDS=$(or $(ROUNDS),30) KILL_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s tests/end_to_end/kill
+kill: java venv ## kill -9 of brokers and of pipelines, many rounds (ROUNDS=30, of archives 50; SEED=...)
+	@KILL_ROUNDS=$(or $(ROUNDS),30) KILL_ARCHIVE_ROUNDS=$(or $(ROUNDS),50) KILL_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s tests/end_to_end/kill
 
 .PHONY: faults
 faults: java venv ## kills, freezes and cut links of a real cluster (MINUTES=10, SEED=first)
