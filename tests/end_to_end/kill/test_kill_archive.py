@@ -398,14 +398,15 @@ def test_kill_9_of_archiver_and_broker_leave_each_record_once(world: World, head
                 if rng.random() < 0.7:
                     until(lambda seen=commits: world.commits() > seen, running=running, patience_s=BEGIN_S)  # type: ignore[misc]
                 time.sleep(rng.uniform(0.0, 2.5))
-                commits, begun = world.commits() - commits, world.checker.begun()
+                commits = world.commits() - commits
                 if victim == "archiver":
                     world.kill_archiver()
                     world.start_archiver()
                 else:
                     victim = world.nodes.kill_one(rng)
                 print(f"round {number}: {victim} after {commits} commits", flush=True)
-                # The kill fell between two looks, or into one: the next to begin has read the table whole.
+                # The kill fell between two looks, or into one: another has begun after it, and read the table whole.
+                begun = world.checker.begun()
                 until(lambda seen=begun: world.checker.is_whole_after(seen), running=running, patience_s=BEGIN_S)  # type: ignore[misc]
             commits = world.commits()
             until(lambda: world.commits() > commits and world.vacuums > 0, running=running, patience_s=BEGIN_S)
