@@ -43,6 +43,7 @@ from tests.bench.log_tier import (
 from tests.bench.peers import apache_kafka
 from tests.bench.processes import Failed
 from tests.bench.spark import (
+    archive_freshness,
     archives,
     delta_append,
     encode,
@@ -54,6 +55,7 @@ from tests.bench.spark import (
     spark_throughput,
     sql_shell,
     topic_loads,
+    unified,
 )
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "bench"
@@ -102,6 +104,10 @@ PARTS: dict[str, Part] = {
     "exactly-once": lambda f, o: exactly_once.measure(f, o.quick),
     "load": lambda f, o: topic_loads.measure(f, o.quick),
     "archive": lambda f, o: archives.measure(f, o.quick, o.rounds(3)),
+    "unified": lambda f, o: unified.measure(f, o.messages(unified.RECORDS, unified.QUICK_RECORDS), o.rounds(3)),
+    "archive-freshness": lambda f, o: archive_freshness.measure(
+        f, archive_freshness.QUICK if o.quick else archive_freshness.USUAL
+    ),
     "publish": lambda f, o: publish.measure(f, o.quick),
     "flights": lambda f, o: flights.measure(f, o.quick),
     "sql-shell": lambda f, o: sql_shell.measure(f, o.quick),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 STOP_S = 30
 POLL_S = 0.005
+SAMPLE_S = 1
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 # ApiVersions v0: the smallest question every Kafka broker answers.
@@ -181,6 +182,24 @@ def cpu_seconds_by_process(pid: int) -> dict[int, float]:
     return found
 
 
+def cores_used_percent(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """CPU time that processes and their descendants use from now on, in percent of one core over `seconds`.
+
+    Workers that end take their counts with them: what each process adds is summed up, second by second.
+    """
+    used = dict.fromkeys(pids, 0.0)
+    started_s = time.monotonic()
+    before = {name: cpu_seconds_by_process(pid) for name, pid in pids.items()}
+    while time.monotonic() - started_s < seconds:
+        time.sleep(SAMPLE_S)
+        for name, pid in pids.items():
+            now = cpu_seconds_by_process(pid)
+            used[name] += sum(max(0.0, value - before[name].get(each, 0.0)) for each, value in now.items())
+            before[name] = now
+    took_s = time.monotonic() - started_s
+    return {name: 100 * value / took_s for name, value in used.items()}
+
+
 def children(pid: int) -> dict[int, list[str]]:
     """The commands of a process's living children, by their process ids."""
     found = {}
@@ -195,6 +214,15 @@ def resident_mib(pid: int) -> float:
     """Resident memory of one process in MiB."""
     fields = _stat(pid)
     return int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if fields else 0.0
+
+
+def peak_resident_mib(pid: int) -> float:
+    """The most memory that one process has had resident, in MiB; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
 def bytes_read(pid: int) -> int:

@@ -14,19 +14,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headwater.pipelines.archive.archive_file import parse_archive
+from headwater.pipelines.archive.archive_file import TopicArchiveSpec, parse_archive
 from headwater.pipelines.archive.running import ArchiveRun
+from headwater.pipelines.definition import Loaded
 from headwater.pipelines.file_systems.opening import file_system
 from headwater.pipelines.spark.session import close_session
 from tests.bench.spark.topic_loads_client import MANY, ORIGIN, by_kafka, filled_topics
 
 
-def by_archive(spark: Any, bootstrap: str, topic: str, schema: str | None, to: Path) -> None:
-    """`headwater archive run --once` in this session: its lock, plan, rounds and commits."""
+def declared_archive(topic: str, schema: str | None, to: Path) -> tuple[list[TopicArchiveSpec], Loaded]:
+    """The archive of a topic of JSON with this schema, or of raw values, in a table of its own."""
     declared = {topic: {"value": "json", "schema": schema}} if schema else {}
     archive = {"root": str(to.parent), "headers": False, "topics": {topic: {"table": str(to)}}}
     text = json.dumps({"topics": declared, "archive": archive})
-    specs, loaded = parse_archive(text, "bench", {}, "/", {}, lambda path: Path(path).read_text())
+    return parse_archive(text, "bench", {}, "/", {}, lambda path: Path(path).read_text())
+
+
+def by_archive(spark: Any, bootstrap: str, topic: str, schema: str | None, to: Path) -> None:
+    """`headwater archive run --once` in this session: its lock, plan, rounds and commits."""
+    specs, loaded = declared_archive(topic, schema, to)
     failures = ArchiveRun(specs, loaded, bootstrap, file_system).run_once(lambda: spark)
     assert not failures, failures
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from tests.bench.peers import headwater_processes
 from tests.bench.peers.headwater_processes import HEADWATER, environment
-from tests.bench.processes import Child, Failed, cpu_seconds_by_process, free_port
+from tests.bench.processes import Child, Failed, cores_used_percent, free_port
 from tests.bench.report import Table, listing
 
 STAGES = 3
@@ -22,7 +22,6 @@ START_S = 600
 SETTLE_S = 20
 MEASURE_S = 60
 QUICK_S = 10
-SAMPLE_S = 1
 
 # As pipelines are: a topic republished by key, windows over it, a table.
 PIPELINE = """\
@@ -73,19 +72,7 @@ def measure(folder: Path, quick: bool) -> tuple[list[Table], dict[str, list[floa
 
 def _figures(driver: Child, broker: Child, seconds: float) -> dict[str, list[float]]:
     time.sleep(SETTLE_S)
-    children = {"driver": driver.pid, "broker": broker.pid}
-    used = dict.fromkeys(children, 0.0)
-    started_s = time.monotonic()
-    before = {name: cpu_seconds_by_process(pid) for name, pid in children.items()}
-    while time.monotonic() - started_s < seconds:
-        time.sleep(SAMPLE_S)
-        for name, pid in children.items():
-            # Workers that end take their counts with them: what each process adds is summed up, second by second.
-            now = cpu_seconds_by_process(pid)
-            used[name] += sum(max(0.0, value - before[name].get(each, 0.0)) for each, value in now.items())
-            before[name] = now
-    took_s = time.monotonic() - started_s
-    used = {name: 100 * value / took_s for name, value in used.items()}
+    used = cores_used_percent({"driver": driver.pid, "broker": broker.pid}, seconds)
     return {"driver, Spark and Python workers included": [used["driver"]], "broker": [used["broker"]]}
 
 
