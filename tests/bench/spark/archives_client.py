@@ -21,6 +21,9 @@ from headwater.pipelines.file_systems.opening import file_system
 from headwater.pipelines.spark.session import close_session
 from tests.bench.spark.topic_loads_client import MANY, ORIGIN, by_kafka, filled_topics
 
+#: Of a raw record, in both tables.
+RAW_COLUMNS = (*ORIGIN, "value")
+
 
 def declared_archive(topic: str, schema: str | None, to: Path) -> tuple[list[TopicArchiveSpec], Loaded]:
     """The archive of a topic of JSON with this schema, or of raw values, in a table of its own."""
@@ -64,7 +67,7 @@ def compare(
             if way == "headwater":
                 by_archive(spark, bootstrap, topic, schema, tables[way])
             else:
-                by_kafka(spark, bootstrap, topic, columns, "delta", str(tables[way]))
+                by_kafka(spark, bootstrap, topic, columns, "delta", str(tables[way]), RAW_COLUMNS)
             taken_s = time.perf_counter() - started_s
             found = spark.read.format("delta").load(str(tables[way]))
             assert found.count() == rows, f"{way} wrote {found.count()} rows"

@@ -12,6 +12,7 @@ import argparse
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,15 @@ FORMATS = ("parquet", "delta")
 ORIGIN = {"partition": "_partition", "offset": "_offset", "timestamp": "_timestamp", "key": "_key"}
 
 
-def by_kafka(spark: Any, bootstrap: str, topic: str, schema: Any, target_format: str, to: str) -> None:
-    """What a user writes with Spark's own connector."""
+def by_kafka(
+    spark: Any, bootstrap: str, topic: str, schema: Any, target_format: str, to: str, names: Sequence[str] = ("*",)
+) -> None:
+    """What a user writes with Spark's own connector; `names` are the columns of raw records."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     frame = reader.option("startingOffsets", "earliest").option("endingOffsets", "latest").load()
-    if schema is not None:
+    if schema is None:
+        frame = frame.select(*names)
+    else:
         value = f.from_json(f.col("value").cast("string"), schema).alias("value")
         frame = frame.select(*[f.col(name).alias(ours) for name, ours in ORIGIN.items()], value)
         frame = frame.select(*ORIGIN.values(), "value.*")
