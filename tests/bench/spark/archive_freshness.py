@@ -68,6 +68,7 @@ class Size:
     busy: int
     idle_s: float
     busy_s: float
+    freshness: str = "60 seconds"
 
 
 USUAL: Final = Size(topics=100, busy=10, idle_s=60, busy_s=300)
@@ -87,7 +88,7 @@ def measure(folder: Path, size: Size) -> tuple[list[Table], dict[str, list[float
         schema = folder / "event.json"
         schema.write_text(SCHEMA)
         declared = {topic: {"value": "json", "schema": str(schema)} for topic in topics}
-        archive = {"root": str(folder / "lake"), "topics": dict.fromkeys(topics)}
+        archive = {"root": str(folder / "lake"), "freshness": size.freshness, "topics": dict.fromkeys(topics)}
         path = folder / "archive.yaml"
         path.write_text(json.dumps({"topics": declared, "archive": archive}))
         metrics_port = free_port()
@@ -108,9 +109,9 @@ def measure(folder: Path, size: Size) -> tuple[list[Table], dict[str, list[float
     finally:
         broker.stop()
     title = (
-        f"{size.topics} archived topics of {PARTITIONS} partitions, one driver of {DRIVER_MEMORY}, local[2]; idle for "
-        f"{size.idle_s:.0f} s; then for {size.busy_s:.0f} s {size.busy} busy ones with {RECORDS_A_SECOND:,} records/s "
-        f"each, the others with a record each {QUIET_S} s"
+        f"{size.topics} archived topics of {PARTITIONS} partitions, freshness {size.freshness}, one driver of "
+        f"{DRIVER_MEMORY}, local[2]; idle for {size.idle_s:.0f} s; then for {size.busy_s:.0f} s {size.busy} busy ones "
+        f"with {RECORDS_A_SECOND:,} records/s each, the others with a record each {QUIET_S} s"
     )
     return [listing(title, figures)], figures
 

@@ -25,9 +25,9 @@ from tests.bench.spark.topic_loads_client import MANY, ORIGIN, by_kafka, filled_
 RAW_COLUMNS = (*ORIGIN, "value")
 
 
-def declared_archive(topic: str, schema: str | None, to: Path) -> tuple[list[TopicArchiveSpec], Loaded]:
-    """The archive of a topic of JSON with this schema, or of raw values, in a table of its own."""
-    declared = {topic: {"value": "json", "schema": schema}} if schema else {}
+def declared_archive(topic: str, schema: str | None, to: Path, **more: str) -> tuple[list[TopicArchiveSpec], Loaded]:
+    """The archive of a topic of JSON with this schema and `more` fields, or of raw values, in a table of its own."""
+    declared = {topic: {"value": "json", "schema": schema, **more}} if schema else {}
     archive = {"root": str(to.parent), "headers": False, "topics": {topic: {"table": str(to)}}}
     text = json.dumps({"topics": declared, "archive": archive})
     return parse_archive(text, "bench", {}, "/", {}, lambda path: Path(path).read_text())

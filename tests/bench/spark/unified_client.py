@@ -47,6 +47,8 @@ HOUR_MS: Final = 3_600_000
 ROW_OF_TASK: Final = "(monotonically_increasing_id() & 8589934591)"
 #: A statement over an empty tail takes a moment, one over the topic alone a minute.
 COST_ROUNDS: Final = 3
+#: Without it a filter on time has no upper bound in the log. `log.NAME` knows of no declaration.
+DISORDER: Final = "1 minute"
 
 _MIDDLE: Final = HISTORY_BEGIN + dt.timedelta(hours=HISTORY_HOURS // 2)
 _IN_HOUR: Final = (
@@ -105,26 +107,46 @@ def produce(spark: Any, bootstrap: str, source: Any, copies: int, begin_ms: int,
         done += number
 
 
-def timed(
-    unified: Session, other: Session, pairs: Mapping[str, tuple[str, dict[str, str], dict[str, str]]], rounds: int
-) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each statement in both sessions, in turn; the first round warms JVM and workers, and is not counted.
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A relation in a session: its name, and that of its column with the record's timestamp."""
 
-    `pairs` are statements by the figure's name, with the names of both. Both must have the same rows.
+    session: Session
+    name: str
+    time: str = "_timestamp"
+
+    def rows(self, statement: str) -> tuple[list[Any], float]:
+        """See `Session.rows`."""
+        return self.session.rows(statement, name=self.name, time=self.time)
+
+
+def timed(pairs: Mapping[str, tuple[str, Read, Read]], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each statement over both relations, the unified one first in `pairs`, in turn.
+
+    The first round warms JVM and workers, and is not counted. Both must have the same rows.
     """
     taken: dict[str, dict[str, list[float]]] = {name: {"unified": [], "other": []} for name in pairs}
     for number in range(rounds + 1):
-        for figure, (statement, ours, others) in pairs.items():
-            ways = {"unified": (unified, ours), "other": (other, others)}
+        for figure, (statement, unified, other) in pairs.items():
             found = {}
-            for way in ways if number % 2 else reversed(ways):
-                session, names = ways[way]
-                found[way], seconds = session.rows(statement, **names)
+            for way, read in [("other", other), ("unified", unified)][:: 1 if number % 2 else -1]:
+                found[way], seconds = read.rows(statement)
                 if number:
                     taken[figure][way].append(seconds)
             assert found["unified"] == found["other"], f"{figure}: {found}"
-            assert found["unified"][0][-1], f"{figure}: no rows"
+            assert found["unified"] and found["unified"][0][-1], f"{figure}: no rows"
     return taken
+
+
+def sessions(spark: Any, bootstrap: str, schema: str, table: Path, **more: str) -> tuple[Session, Session]:
+    """A session that knows the archive, and one that knows the topic's columns only; `more` declares the topic."""
+    names = TopicNames(TopicAdmin(bootstrap).topic_names)
+    specs, loaded = declared_archive(TOPIC, schema, table, **more)
+    archives = SessionArchives(specs, loaded)
+    unified = Relations(spark, bootstrap, names, archives.known(Known()), archives.frames(spark, bootstrap))
+    columns, _ = UnifiedFrames(spark, bootstrap, {TOPIC: specs[0]}, loaded).columns(specs[0])
+    present = Relations(spark, bootstrap, names, Known(columns=columns))
+    return Session.of(spark, unified), Session.of(spark, present)
 
 
 def main() -> None:
@@ -161,31 +183,28 @@ def main() -> None:
     by_archive(spark, bootstrap, TOPIC, schema, folder / TOPIC)
     made["archived, s"] = [time.perf_counter() - began_s]
 
-    names = TopicNames(TopicAdmin(bootstrap).topic_names)
-    specs, loaded = declared_archive(TOPIC, schema, folder / TOPIC)
-    archives = SessionArchives(specs, loaded)
-    unified = Session.of(
-        spark, Relations(spark, bootstrap, names, archives.known(Known()), archives.frames(spark, bootstrap))
-    )
-    columns, _ = UnifiedFrames(spark, bootstrap, {TOPIC: specs[0]}, loaded).columns(specs[0])
-    present = Session.of(spark, Relations(spark, bootstrap, names, Known(columns=columns)))
-    ours, decoded = ({"name": TOPIC, "time": "_timestamp"} for _ in range(2))
-    alone, lake = {"name": f"log.{TOPIC}", "time": "timestamp"}, {"name": f"lake.{TOPIC}", "time": "_timestamp"}
-
+    unified, present = sessions(spark, bootstrap, schema, folder / TOPIC)
+    ours, lake = Read(unified, TOPIC), Read(unified, f"lake.{TOPIC}")
     without = {
         "count(*), ms": (COUNT, ours, lake),
         "an hour in the middle, count(*), ms": (HOUR, ours, lake),
         "the same hour, delays by carrier, ms": (DELAYS, ours, lake),
     }
-    cost = timed(unified, unified, without, COST_ROUNDS * given.rounds)
+    cost = timed(without, COST_ROUNDS * given.rounds)
+
     produced(given.tail_copies, begin_ms + span_ms, HOUR_MS)
+    alone, decoded = Read(present, f"log.{TOPIC}", "timestamp"), Read(present, TOPIC)
+    ordered, ordered_present = sessions(spark, bootstrap, schema, folder / TOPIC, timestamp_disorder=DISORDER)
+    ours_ordered, decoded_ordered = Read(ordered, TOPIC), Read(ordered_present, TOPIC)
     with_tail = {
         "count(*), s": (COUNT, ours, alone),
         "an hour in the middle, count(*), s": (HOUR, ours, alone),
         "the same hour, decoded: delays by carrier, s": (DELAYS, ours, decoded),
+        "an hour with `timestamp_disorder`, count(*), s": (HOUR, ours_ordered, alone),
+        "the same hour, decoded, both with it, s": (DELAYS, ours_ordered, decoded_ordered),
     }
-    seconds = timed(unified, present, with_tail, given.rounds)
-    rows, _ = unified.rows(COUNT, **ours)
+    seconds = timed(with_tail, given.rounds)
+    rows, _ = ours.rows(COUNT)
     close_session()
     total = (given.copies + given.tail_copies) * flights.FLIGHTS
     assert rows[0][0] == total, f"{rows[0][0]} rows of {total}"
