@@ -216,6 +216,15 @@ def resident_mib(pid: int) -> float:
     return int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if fields else 0.0
 
 
+def proportional_mib(pid: int) -> float:
+    """Resident memory of one process in MiB, where a page of n processes counts as 1/n; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
+
+
 def peak_resident_mib(pid: int) -> float:
     """The most memory that one process has had resident, in MiB; 0 if it has ended."""
     try:

@@ -30,7 +30,7 @@ from tests.bench.processes import (
     cpu_seconds_by_process,
     free_port,
     peak_resident_mib,
-    resident_mib,
+    proportional_mib,
 )
 from tests.bench.report import Table, listing
 
@@ -158,11 +158,11 @@ class _Memory(threading.Thread):
         self._ended = threading.Event()
 
     def sample(self) -> float:
-        """MiB now; pages that processes share count in each of them."""
+        """MiB now; Python workers share most of their pages."""
         pid = self._driver.pid
         jvms = [each for each, command in children(pid).items() if command and Path(command[0]).name == "java"]
         self.jvm_peak_mib = max([self.jvm_peak_mib, *(peak_resident_mib(each) for each in jvms)])
-        now_mib = sum(resident_mib(each) for each in cpu_seconds_by_process(pid))
+        now_mib = sum(proportional_mib(each) for each in cpu_seconds_by_process(pid))
         self.peak_mib = max(self.peak_mib, now_mib)
         return now_mib
 
