@@ -71,7 +71,8 @@ class Size:
     freshness: str = "60 seconds"
 
 
-USUAL: Final = Size(topics=100, busy=10, idle_s=60, busy_s=300)
+#: A table has its tenth version after five minutes: Delta writes a checkpoint then, of all busy tables within seconds.
+USUAL: Final = Size(topics=100, busy=10, idle_s=60, busy_s=660)
 QUICK: Final = Size(topics=12, busy=3, idle_s=10, busy_s=70)
 
 
