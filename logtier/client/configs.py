@@ -10,7 +10,7 @@ from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.errors import AUTHORIZATION_FAILURES, broker_error
 from headwater.logtier.client.messages import ApiKey, kio_request
 
-__all__ = ["broker_config", "topic_configs"]
+__all__ = ["broker_config", "described_topics", "topic_configs"]
 
 # Resource types of DescribeConfigs.
 _TOPIC: Final = 2
@@ -19,20 +19,33 @@ _BROKER: Final = 4
 
 def topic_configs(cluster: ClusterClient, topics: Collection[str], name: str) -> dict[str, str]:
     """Returns the value of one config by topic, without the topics whose configs this client may not describe."""
-    found: dict[str, str] = {}
+    found = described_topics(cluster, topics, (name,))
+    return {topic: configs[name] for topic, configs in found.items() if name in configs}
+
+
+def described_topics(
+    cluster: ClusterClient, topics: Collection[str], names: Collection[str]
+) -> dict[str, dict[str, str]]:
+    """Returns values of configs by topic and name; those of one topic are of one moment.
+
+    Topics whose configs this client may not describe are left out, as are configs that the broker does not know.
+    """
+    found: dict[str, dict[str, str]] = {}
     if not topics:
         return found
 
     def ask() -> None:
-        for result in _describe(cluster.any_connection(), _TOPIC, topics, name):
+        for result in _describe(cluster.any_connection(), _TOPIC, topics, names):
             code = int(result.error_code)
             if code in AUTHORIZATION_FAILURES:
                 continue
             if code:
                 raise broker_error(code, f"describing topic {result.resource_name!r}", result.error_message)
-            found.update({str(result.resource_name): str(each.value) for each in result.configs if each.name == name})
+            configs = {str(each.name): str(each.value) for each in result.configs if each.name in names}
+            found[str(result.resource_name)] = configs
 
-    cluster.retry(f"the config {name} of topics", ask, topics=tuple(topics))
+    what = "configs" if len(names) > 1 else "config"
+    cluster.retry(f"the {what} {', '.join(names)} of topics", ask, topics=tuple(topics))
     return found
 
 
@@ -42,7 +55,7 @@ def broker_config(cluster: ClusterClient, name: str) -> str | None:
     def ask() -> str | None:
         cluster.refresh_metadata(())
         node_id = cluster.nodes()[0]
-        [result] = _describe(cluster.connection(node_id), _BROKER, (str(node_id),), name)
+        [result] = _describe(cluster.connection(node_id), _BROKER, (str(node_id),), (name,))
         code = int(result.error_code)
         if code in AUTHORIZATION_FAILURES:
             return None
@@ -53,8 +66,11 @@ def broker_config(cluster: ClusterClient, name: str) -> str | None:
     return cluster.retry(f"the config {name} of a broker", ask)
 
 
-def _describe(connection: BlockingConnection, kind: int, names: Collection[str], config: str) -> tuple[Any, ...]:
-    resources = tuple({"resource_type": kind, "resource_name": name, "configuration_keys": (config,)} for name in names)
+def _describe(
+    connection: BlockingConnection, kind: int, names: Collection[str], configs: Collection[str]
+) -> tuple[Any, ...]:
+    keys = tuple(configs)
+    resources = tuple({"resource_type": kind, "resource_name": name, "configuration_keys": keys} for name in names)
     version = connection.version(ApiKey.DESCRIBE_CONFIGS)
     response = connection.call(kio_request(ApiKey.DESCRIBE_CONFIGS, version, {"resources": resources}))
     results: tuple[Any, ...] = response.results

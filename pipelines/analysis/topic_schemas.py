@@ -168,6 +168,15 @@ def registered_columns(connection: Connection, schema: RegisteredSchema, topic: 
     return declared, _framed_columns(value_format, schema, connection, topic, None, declared, "value")
 
 
+def registered_format(loaded: Loaded, topic: str) -> str:
+    """The format of a topic's values by the type of its subject's latest schema in the pipeline's registry.
+
+    Raises ValueError if the pipeline has no usable registry, NotFoundError for a subject that it lacks, RegistryError.
+    """
+    schema = client_of(_connection(loaded, is_asked=True)).latest(f"{topic}-value")
+    return next(name for name, kind in SCHEMA_TYPES.items() if kind == schema.schema_type)
+
+
 def _derived_schema(value_format: str, kind: DataType, name: str) -> str:
     if value_format == "json_schema":
         from headwater.pipelines.formats.json_schema_writing import schema_for

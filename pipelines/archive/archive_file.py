@@ -19,7 +19,18 @@ from headwater.pipelines.definition.model import Interval, Model, Shown, interva
 from headwater.pipelines.definition.topic_file import TopicFile, parse_topic_file
 from headwater.pipelines.loads.offsets.positions import Position, PositionKind, parse_position
 
-__all__ = ["ArchiveDeclaration", "ArchiveFile", "OnError", "TopicArchiveSpec", "parse_archive"]
+__all__ = [
+    "ArchiveDeclaration",
+    "ArchiveFile",
+    "ArchivedTopic",
+    "DeclaredArchives",
+    "OnError",
+    "TopicArchiveSpec",
+    "archive_spec",
+    "overlap",
+    "parse_archive",
+    "parse_declared",
+]
 
 TOPICS_MAX = 1_000
 ROUND_BYTES = 1 << 30
@@ -118,7 +129,9 @@ class ArchiveDeclaration(_Choices):
 
     root: str | None = Field(default=None, min_length=1, description="path or URL below which the tables are")
     topics: dict[str, ArchivedTopic | None] = Field(
-        min_length=1, max_length=TOPICS_MAX, description="the archived topics, with what differs for them"
+        default_factory=dict,
+        max_length=TOPICS_MAX,
+        description="the archived topics, with what differs for them; others may be enabled by their topic configs",
     )
 
     _topic_names = field_validator("topics")(named_topics)
@@ -141,6 +154,7 @@ class TopicArchiveSpec:
         view_grace_ms: How far the archive's group stays behind the table.
         round_bytes: About how many bytes of the log a round takes.
         mode: How records become rows; None for what the table has, or by the topic's cleanup.policy for a new one.
+        configs: The topic configs that declare the archive, as text; '' if a file does.
     """
 
     topic: str
@@ -156,6 +170,22 @@ class TopicArchiveSpec:
     view_grace_ms: int = interval_ms(VIEW_GRACE)
     round_bytes: int = ROUND_BYTES
     mode: Mode | None = None
+    configs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredArchives:
+    """What a file declares.
+
+    Attributes:
+        declaration: What holds for archives that topic configs add.
+        specs: The archives of the topics that the file names.
+        loaded: A pipeline without stages that declares topics' values.
+    """
+
+    declaration: ArchiveDeclaration
+    specs: tuple[TopicArchiveSpec, ...]
+    loaded: Loaded
 
 
 def parse_archive(
@@ -165,12 +195,21 @@ def parse_archive(
 
     Raises PipelineError with every problem of the file, and ArchiveError for tables that cannot be.
     """
+    declared = parse_declared(text, file, variables, folder, environ, read_file)
+    return list(declared.specs), declared.loaded
+
+
+def parse_declared(
+    text: str, file: str, variables: Mapping[str, str], folder: str, environ: Mapping[str, str], read_file: ReadFile
+) -> DeclaredArchives:
+    """As `parse_archive`, with what holds for archives that topic configs add."""
     parsed, loaded = parse_topic_file(ArchiveFile, "archive", text, file, variables, folder, environ, read_file)
-    specs = [
-        _spec(parsed.archive, topic, own or ArchivedTopic(), loaded) for topic, own in parsed.archive.topics.items()
-    ]
+    specs = tuple(
+        archive_spec(parsed.archive, topic, own or ArchivedTopic(), loaded)
+        for topic, own in parsed.archive.topics.items()
+    )
     _require_apart(specs)
-    return specs, loaded
+    return DeclaredArchives(parsed.archive, specs, loaded)
 
 
 def _require_apart(specs: Sequence[TopicArchiveSpec]) -> None:
@@ -179,15 +218,41 @@ def _require_apart(specs: Sequence[TopicArchiveSpec]) -> None:
     for each in specs:
         other = topics.setdefault(_place(each.table), each.topic)
         if other != each.topic:
-            raise ArchiveError(f"{each.table} would be the table of {other} and of {each.topic}: a table has one topic")
+            raise ArchiveError(_one_table(each, other))
     for each in specs:
         place = _place(each.table)
-        for parent in (place[:end] for end, character in enumerate(place) if character == "/"):
+        for parent in _parents(place):
             if parent in topics:
-                raise ArchiveError(
-                    f"the table of {each.topic}, {each.table}, would be within that of {topics[parent]}: VACUUM of the "
-                    "outer table deletes the files of the inner one"
-                )
+                raise ArchiveError(_within(each.topic, each.table, topics[parent]))
+
+
+def overlap(spec: TopicArchiveSpec, others: Sequence[TopicArchiveSpec]) -> str:
+    """Why an archive's table cannot be beside those of others; '' if it can."""
+    place = _place(spec.table)
+    for other in others:
+        there = _place(other.table)
+        if place == there:
+            return _one_table(spec, other.topic)
+        if there in _parents(place):
+            return _within(spec.topic, spec.table, other.topic)
+        if place in _parents(there):
+            return _within(other.topic, other.table, spec.topic)
+    return ""
+
+
+def _one_table(spec: TopicArchiveSpec, other: str) -> str:
+    return f"{spec.table} would be the table of {other} and of {spec.topic}: a table has one topic"
+
+
+def _within(inner: str, table: str, outer: str) -> str:
+    return (
+        f"the table of {inner}, {table}, would be within that of {outer}: VACUUM of the outer table deletes the files "
+        "of the inner one"
+    )
+
+
+def _parents(place: str) -> list[str]:
+    return [place[:end] for end, character in enumerate(place) if character == "/"]
 
 
 def _place(table: str) -> str:
@@ -201,10 +266,13 @@ def _place(table: str) -> str:
     return place if url.scheme in ("", "file") else f"{url.scheme}://{url.netloc}{place}"
 
 
-def _spec(declared: ArchiveDeclaration, topic: str, own: ArchivedTopic, loaded: Loaded) -> TopicArchiveSpec:
+def archive_spec(declared: ArchiveDeclaration, topic: str, own: ArchivedTopic, loaded: Loaded) -> TopicArchiveSpec:
+    """The archive of a topic, by what is said for it and for all. Raises ArchiveError for a table that cannot be."""
     if own.table is None and declared.root is None:
         raise ArchiveError(f"the archive of {topic} has no table: give archive.root, or the topic's table")
     table = loaded.path(own.table if own.table is not None else f"{str(declared.root).rstrip('/')}/{topic}")
+    if _place(table).endswith("/"):
+        raise ArchiveError(f"{table}: the root of a file system is no table: name a folder")
     if re.search(r"[*?\[\]{}\\]", table):
         raise ArchiveError(f"{table}: Spark takes * ? [ ] {{ }} and \\ in a path for a pattern: name another table")
     chosen = {

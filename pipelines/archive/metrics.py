@@ -26,6 +26,7 @@ class TopicCounts:
         since_s: When that began, or the last success after it, in seconds since 1970.
         is_own: Whether this driver has the archive's lock, as far as is known.
         table_version: The table's; -1 before a round has looked at it.
+        is_ended: Whether the archive is declared no more; `since_s` is when that was seen.
     """
 
     topic: str
@@ -43,6 +44,7 @@ class TopicCounts:
     error: str = ""
     is_own: bool = False
     table_version: int = -1
+    is_ended: bool = False
 
     def ended_well(self, now_s: float) -> None:
         """A round has ended well, or the lock was taken."""

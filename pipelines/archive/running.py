@@ -1,13 +1,18 @@
-"""Runs the archives of several topics in one Spark session: side by side, each for itself, none stopping another."""
+"""Runs the archives of several topics in one Spark session: side by side, each for itself, none stopping another.
+
+Which archives there are may change while they run: `listed` is asked again and again. An archive that is declared
+otherwise, or no more, ends when nothing of it runs; only then its successor begins, because both have one lock.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,6 +22,7 @@ from headwater.logtier.client.errors import ClientError
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_round import RoundOutcome
 from headwater.pipelines.archive.archived_columns import archived_columns, columns_may_change
+from headwater.pipelines.archive.configured import KnownArchives
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.maintenance import Upkeep, compact, vacuum
 from headwater.pipelines.archive.metrics import TopicCounts
@@ -47,6 +53,10 @@ OPENED_AT_ONCE: Final = 24
 LOOK_S: Final = 1.0
 #: Another driver may end at any time.
 HELD_S: Final = 15.0
+#: Between two questions which archives there are.
+LIST_S: Final = 10.0
+#: How long the status of an archive that has ended is shown: its writer looks once a second.
+ENDED_S: Final = 5.0
 #: Of one look at the logs' ends: a partition without a leader must not keep the others waiting.
 LOOK_TIMEOUT_MS: Final = 5_000
 
@@ -73,6 +83,8 @@ class _Topic:
     progress: TopicProgress
     counts: TopicCounts
     upkeep: Upkeep
+    loaded: Loaded
+    ending: threading.Event
     session: SparkSession | None = None
     columns: KnownColumns | None = None
 
@@ -80,12 +92,28 @@ class _Topic:
     def name(self) -> str:
         return self.archive.spec.topic
 
+    def is_over(self, stop: threading.Event) -> bool:
+        """Whether the run stops, or the archive ends."""
+        return stop.is_set() or self.ending.is_set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something of it runs in another thread."""
+        return self.progress.is_running or self.progress.is_opening
+
+    def is_as(self, spec: TopicArchiveSpec | None, loaded: Loaded) -> bool:
+        """Whether the archive is declared as it runs."""
+        values = (each.pipeline.topics.get(self.name) for each in (self.loaded, loaded))
+        return spec == self.archive.spec and next(values) == next(values)
+
 
 class ArchiveRun:
     """The archives of one driver.
 
     Args:
         files: The file system of a table.
+        listed: Asked by `run`, in a thread of its own, which archives there are now, with the topics of those that run;
+            raises ArchiveFailed. Without it they stay.
         on_round, on_failure: Called in some thread, for each round that added something, and each that failed.
         on_end: Called when no round runs any more, before another driver can have the locks.
     """
@@ -97,6 +125,7 @@ class ArchiveRun:
         brokers: Brokers,
         files: Callable[[str], FileSystem],
         *,
+        listed: Callable[[Collection[str]], KnownArchives] | None = None,
         on_round: Callable[[RoundOutcome], None] = lambda _: None,
         on_failure: Callable[[RoundFailure], None] = lambda _: None,
         on_end: Callable[[], None] = lambda: None,
@@ -114,15 +143,29 @@ class ArchiveRun:
         self._tag = f"headwater-archive-{uuid.uuid4().hex}"
         #: Of the schedule, which rounds, openings and looks change in threads of their own.
         self._turn = threading.Lock()
-        self._topics = [
-            _Topic(
-                TopicArchive(each, brokers, files(each.table), is_stopped=self._stop.is_set),
-                TopicProgress(each.freshness_ms / 1000, max(each.round_bytes // BYTES_PER_OFFSET, 1)),
-                TopicCounts(each.topic, each.table),
-                Upkeep(clock()),
-            )
-            for each in specs
-        ]
+        self._files = files
+        self._listed = listed
+        self._known = KnownArchives(tuple(specs), loaded)
+        self._ended: list[TopicCounts] = []
+        self._refused: dict[str, TopicCounts] = {}
+        #: Replaced, never changed: other threads go through it.
+        self._topics = [self._made(each, loaded) for each in specs]
+
+    def _made(self, spec: TopicArchiveSpec, loaded: Loaded) -> _Topic:
+        ending = threading.Event()
+        return _Topic(
+            TopicArchive(
+                spec,
+                self._brokers,
+                self._files(spec.table),
+                is_stopped=lambda: self._stop.is_set() or ending.is_set(),
+            ),
+            TopicProgress(spec.freshness_ms / 1000, max(spec.round_bytes // BYTES_PER_OFFSET, 1)),
+            TopicCounts(spec.topic, spec.table),
+            Upkeep(self._clock()),
+            loaded,
+            ending,
+        )
 
     def stop(self) -> None:
         """Let no round be committed any more, and end their jobs. May be called from another thread."""
@@ -132,7 +175,10 @@ class ArchiveRun:
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def counts(self) -> list[TopicCounts]:
-        """What each archive has done, and where it is now: a copy."""
+        """What each archive has done, and where it is now: a copy.
+
+        Those that cannot be are failing; those that have ended are there for a moment, for their last status.
+        """
         now_s = self._clock()
         with self._turn:
             for each in self._topics:
@@ -140,7 +186,8 @@ class ArchiveRun:
                 each.counts.waiting_s = 0.0 if progress.pending_s is None else now_s - progress.pending_s
                 if progress.archived >= 0:
                     each.counts.behind = max(progress.ends - progress.archived, 0)
-            return [dataclasses.replace(each.counts) for each in self._topics]
+            own = [each.counts for each in self._topics]
+            return [dataclasses.replace(each) for each in (*own, *self._refused.values(), *self._ended)]
 
     def run_once(self, start_spark: Callable[[], SparkSession]) -> list[RoundFailure]:
         """Let every table catch up with its topic as it is now; return the failures. Raises SessionError."""
@@ -164,24 +211,31 @@ class ArchiveRun:
         """Keep every table as fresh as it is declared, until `stop`. Raises SessionError, also when Spark has ended."""
         import_pyspark()
         opening, running = self._pools()
-        looking = threading.Thread(target=self._keep_looking, name="archive-look", daemon=True)
+        threads = [threading.Thread(target=self._keep_looking, name="archive-look", daemon=True)]
+        if self._listed is not None:
+            more = (self._listed,)
+            threads.append(threading.Thread(target=self._keep_listing, args=more, name="archive-list", daemon=True))
         try:
             self._spark = start_spark()
-            looking.start()
-            by_progress = {id(each.progress): each for each in self._topics}
-            progress = [each.progress for each in self._topics]
+            for each in threads:
+                each.start()
             while not self._stop.is_set():
                 ended = lost_jvm()
                 if ended is not None:
                     raise SessionError(ended)  # another driver may take the locks
                 now_s = self._clock()
                 with self._turn:
-                    for each in to_open(progress, now_s, OPENED_AT_ONCE):
-                        each.is_opening = True
-                        opening.submit(self._open, by_progress[id(each)])
-                    for each in due(progress, now_s, AT_ONCE):
-                        each.began(now_s)
-                        running.submit(self._round, by_progress[id(each)])
+                    self._settle(opening)
+                    topics = {id(each.progress): each for each in self._topics}
+                    going = [each.progress for each in self._topics if not each.ending.is_set()]
+                    busy = [each.progress for each in self._topics if each.ending.is_set()]
+                    opened_at_once = OPENED_AT_ONCE - sum(each.is_opening for each in busy)
+                    for place in to_open(going, now_s, opened_at_once):
+                        place.is_opening = True
+                        opening.submit(self._open, topics[id(place)])
+                    for place in due(going, now_s, AT_ONCE - sum(each.is_running for each in busy)):
+                        place.began(now_s)
+                        running.submit(self._round, topics[id(place)])
                 self._wake.wait(LOOK_S)
                 self._wake.clear()
         except BaseException:
@@ -189,8 +243,9 @@ class ArchiveRun:
             raise
         finally:
             self._stop.set()
-            if looking.is_alive():
-                looking.join()
+            for each in threads:
+                if each.is_alive():
+                    each.join()
             self._end(opening, running)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
@@ -209,6 +264,70 @@ class ArchiveRun:
                 topic.archive.close()
             except Exception as error:  # noqa: BLE001 - the others' locks are given back as well
                 log.warning("the lock of the archive of %s was not given back: %s", topic.name, error)
+
+    def _settle(self, opening: ThreadPoolExecutor) -> None:
+        """End archives that are declared otherwise or no more, and begin those that are new. With `_turn`."""
+        wanted = {each.topic: each for each in self._known.specs}
+        going: list[_Topic] = []
+        for topic in self._topics:
+            if not topic.ending.is_set() and not topic.is_as(wanted.get(topic.name), self._known.loaded):
+                topic.ending.set()
+            if not topic.ending.is_set() or topic.is_busy:
+                going.append(topic)
+            elif topic.archive.has_lock:
+                going.append(topic)
+                topic.progress.is_opening = True
+                opening.submit(self._close, topic)
+        present = {each.name for each in going}
+        begin = [self._made(each, self._known.loaded) for each in wanted.values() if each.topic not in present]
+        self._topics = [*going, *begin]
+        names = {each.name for each in self._topics if not each.ending.is_set()}
+        now_s = time.time()
+        self._ended = [each for each in self._ended if each.topic not in names and now_s - each.since_s < ENDED_S]
+
+    def _close(self, topic: _Topic) -> None:
+        """Give the lock of an archive back that has ended."""
+        try:
+            topic.archive.close()
+        except Exception as error:  # noqa: BLE001 - the brokers forget the lock
+            log.warning("the lock of the archive of %s was not given back: %s", topic.name, error)
+        with self._turn:
+            topic.progress.lost()
+            topic.counts.is_ended, topic.counts.since_s = True, time.time()
+            # Its last numbers, until they are shown.
+            self._ended.append(dataclasses.replace(topic.counts, is_failing=False, error="", waiting_s=0.0, behind=0))
+        self._wake.set()
+
+    def _keep_listing(self, listed: Callable[[Collection[str]], KnownArchives]) -> None:
+        """Ask which archives there are, again and again. An answer that does not come changes nothing."""
+        is_news = True
+        while not self._stop.is_set():
+            try:
+                found = listed([each.name for each in self._topics if not each.ending.is_set()])
+            except Exception as error:  # noqa: BLE001 - the archives that are known go on
+                if not self._stop.is_set():
+                    log.log(logging.WARNING if is_news else logging.DEBUG, "the archives stay as they are: %s", error)
+                is_news = False
+            else:
+                is_news = True
+                self._adopt(found)
+            self._stop.wait(LIST_S)
+
+    def _adopt(self, found: KnownArchives) -> None:
+        with self._turn:
+            before = self._refused
+            self._refused = {}
+            news: list[RoundFailure] = []
+            for topic, refusal in found.refused.items():
+                counts = before.get(topic, TopicCounts(topic))
+                if counts.error != refusal.reason:
+                    counts.failed(refusal.reason, time.time(), is_own=False)
+                    news.append(RoundFailure(topic, "", refusal.reason, refusal.is_user_error))
+                self._refused[topic] = counts
+            self._known = found
+        self._wake.set()
+        for each in news:
+            self._on_failure(each)
 
     def _open(self, topic: _Topic) -> None:
         try:
@@ -277,17 +396,18 @@ class ArchiveRun:
         """Compact and vacuum a table when it is time. What fails is tried again later: the table is as good without."""
         upkeep, table = topic.upkeep, topic.archive.spec.table
         upkeep.added(files)
-        if not topic.archive.spec.maintenance or topic.session is None or self._stop.is_set():
+        is_over = functools.partial(topic.is_over, self._stop)
+        if not topic.archive.spec.maintenance or topic.session is None or is_over():
             return
         try:
             if upkeep.is_compaction_due:
                 upkeep.compacted()
-                compact(topic.session, table, self._stop.is_set)
+                compact(topic.session, table, is_over)
             if upkeep.is_vacuum_due(self._clock()):
                 upkeep.vacuumed(self._clock())
-                vacuum(topic.session, table, self._stop.is_set)
+                vacuum(topic.session, table, is_over)
         except Exception as error:  # noqa: BLE001 - no round depends on it
-            if not self._stop.is_set():
+            if not is_over():
                 log.warning(
                     "%s was not maintained: %s",
                     table,
@@ -295,7 +415,7 @@ class ArchiveRun:
                 )
 
     def _run_round(self, topic: _Topic) -> RoundOutcome:
-        if self._stop.is_set():
+        if topic.is_over(self._stop):
             raise ArchiveFailed("stopped before it began")
         assert self._spark is not None
         if topic.session is None:
@@ -306,8 +426,8 @@ class ArchiveRun:
 
     def _columns(self, session: SparkSession, topic: _Topic) -> KnownColumns:
         """The columns of a topic."""
-        if topic.columns is None or columns_may_change(self._loaded, topic.name):
-            topic.columns = archived_columns(session, self._loaded, topic.name, self._brokers)
+        if topic.columns is None or columns_may_change(topic.loaded, topic.name):
+            topic.columns = archived_columns(session, topic.loaded, topic.name, self._brokers)
         return topic.columns
 
     def _keep_looking(self) -> None:
@@ -353,20 +473,17 @@ class ArchiveRun:
                 topic.progress.lost()
             retry_s = topic.progress.failed(self._clock(), wait_s)
             failure = self._failure(topic, error, retry_s)
-            if not self._stop.is_set():
+            if not topic.is_over(self._stop):
                 topic.counts.failed(failure.error, time.time(), is_own=topic.archive.has_lock)
             # Another driver's archive is reported once.
             is_news = not isinstance(error, LockHeldError) or topic.progress.failures == 1
-        if is_news and not self._stop.is_set():
+        if is_news and not topic.is_over(self._stop):
             self._on_failure(failure)
 
     def _failure(self, topic: _Topic, error: Exception, retry_s: float | None) -> RoundFailure:
         spec = topic.archive.spec
         is_user_error = isinstance(error, ArchiveError | PipelineError)
-        return RoundFailure(
-            spec.topic,
-            spec.table,
-            self._loaded.redacted(failure_reason(error, ArchiveError, ArchiveFailed)),
-            is_user_error,
-            retry_s,
-        )
+        reason = topic.loaded.redacted(failure_reason(error, ArchiveError, ArchiveFailed))
+        if is_user_error and spec.configs:
+            reason = f"{reason} (the topic's configs: {spec.configs})"
+        return RoundFailure(spec.topic, spec.table, reason, is_user_error, retry_s)

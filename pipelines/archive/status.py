@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, table_offsets
 
-__all__ = ["ArchiveStatus", "status_of"]
+__all__ = ["ArchiveStatus", "refused_status", "status_of"]
 
 _ALL = 1 << 62
 
@@ -34,6 +35,7 @@ class ArchiveStatus:
         lost: Offsets that it cannot get any more: retention has deleted them.
         committed_s: Seconds since the table's last commit; None without a table.
         problem: Why the archive cannot go on; '' if it can.
+        declared: What declares the archive, for people.
     """
 
     topic: str
@@ -47,6 +49,7 @@ class ArchiveStatus:
     lost: int = 0
     committed_s: float | None = None
     problem: str = ""
+    declared: str = "the file"
 
     def value(self) -> dict[str, Any]:
         """The status as JSON values."""
@@ -68,11 +71,29 @@ class ArchiveStatus:
             "lost": self.lost,
             "committed_seconds_ago": None if self.committed_s is None else round(self.committed_s, 1),
             "problem": self.problem,
+            "declared": self.declared,
         }
 
 
-def status_of(spec: TopicArchiveSpec, brokers: Brokers, clock: Callable[[], float] = time.time) -> ArchiveStatus:
-    """The status of an archive; what keeps it from going on is its `problem`."""
+def refused_status(topic: str, reason: str) -> ArchiveStatus:
+    """Of a topic whose configs enable an archive that cannot be."""
+    return ArchiveStatus(topic, "", problem=reason, declared="the topic's configs")
+
+
+def status_of(
+    spec: TopicArchiveSpec, brokers: Brokers, clock: Callable[[], float] = time.time, *, overrules: bool = False
+) -> ArchiveStatus:
+    """The status of an archive; what keeps it from going on is its `problem`.
+
+    `overrules`: the topic's configs enable an archive as well, and the file wins.
+    """
+    declared = f"the topic's configs ({spec.configs})" if spec.configs else "the file"
+    if overrules:
+        declared = "the file, which wins over the topic's configs headwater.archive.*"
+    return dataclasses.replace(_found(spec, brokers, clock), declared=declared)
+
+
+def _found(spec: TopicArchiveSpec, brokers: Brokers, clock: Callable[[], float]) -> ArchiveStatus:
     try:
         log = topic_log(brokers, spec)
     except (ArchiveError, ArchiveFailed) as error:

@@ -42,7 +42,9 @@ class ArchiverStatusTopic:
 
     def _status(self, counts: TopicCounts, now_ms: int) -> ArchiverStatus:
         state, since_ms = "failing" if counts.is_failing else "running", round(counts.since_s * 1000)
-        if self._ended_ms is not None:
+        if counts.is_ended:
+            state = "stopped"
+        elif self._ended_ms is not None:
             state, since_ms = "stopped", self._ended_ms
         return ArchiverStatus(
             counts.topic,

@@ -1,14 +1,15 @@
-"""The archives that a session's statements know: declared in a file, as those of `headwater archive`."""
+"""The archives that a session's statements know: as those of `headwater archive`, of a file and of topic configs."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.declared import declared_archives
+from headwater.pipelines.archive.listing import ArchiveListing
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import Loaded, TopicSource
 from headwater.pipelines.loads.offsets.log_state import log_state
@@ -27,17 +28,33 @@ __all__ = ["SessionArchives"]
 
 @dataclass(frozen=True, slots=True)
 class SessionArchives:
-    """Some archives, or none; `loaded` declares their topics."""
+    """Some archives, or none; `loaded` declares their topics.
+
+    `refused` are topics whose configs enable an archive that cannot be, with the reason: their names are the topics.
+    """
 
     specs: Sequence[TopicArchiveSpec] = ()
     loaded: Loaded | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, file: str, variables: Mapping[str, str]) -> SessionArchives:
-        """The archives of a file. Raises PipelineError and ArchiveError."""
-        specs, loaded = declared_archives(file, variables)
-        loaded.require_secrets()
-        return cls(specs, loaded)
+    def of(
+        cls,
+        where: str,
+        variables: Mapping[str, str],
+        brokers: Brokers | None = None,
+        find_registry: Callable[[], str | None] = lambda: None,
+    ) -> SessionArchives:
+        """The archives of a file or a root, and those that topic configs enable now; without brokers, of a file alone.
+
+        Raises PipelineError, ArchiveError, and ArchiveFailed if no broker answers.
+        """
+        declared = declared_archives(where, variables)
+        declared.loaded.require_secrets()
+        if brokers is None:
+            return cls(declared.specs, declared.loaded)
+        known = ArchiveListing(declared, brokers, find_registry).now()
+        return cls(known.specs, known.loaded, {topic: each.reason for topic, each in known.refused.items()})
 
     def known(self, known: Known) -> Known:
         """What is known of a session's relations, with the archives' tables."""

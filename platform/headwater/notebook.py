@@ -7,6 +7,7 @@ Frames read topics whole: a frame may be scanned any number of times, with any f
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from headwater.api.topic_admin import TopicAdmin
 from headwater.logtier.config.client_properties import read_client_config
 from headwater.pipelines.analysis.analysis import analyse
+from headwater.pipelines.archive.errors import ArchiveFailed
 from headwater.pipelines.datasource.brokers import Brokers, brokers
 from headwater.pipelines.datasource.errors import user_message
 from headwater.pipelines.definition import TopicSource
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["load", "sql", "stream", "table"]
+
+log = logging.getLogger(__name__)
 
 KEPT_MAX: Final = 16  # combinations of arguments; each call with the same arguments shares what is known
 
@@ -97,8 +101,8 @@ def sql(
         bootstrap_servers: Brokers; by default the setting of the same name.
         command_config: A file of client properties for a secured broker; by default the setting of the same name.
         pipeline: A pipeline's file, which gives topics columns, and its tables and Delta tables their names.
-        archive: A file that declares archives: the name of an archived topic then stands for its table and the log
-            behind it, at one state for the whole statement.
+        archive: A file that declares archives, or the root of those that topic configs enable: the name of an archived
+            topic then stands for its table and the log behind it, at one state for the whole statement.
         variables: Values of the variables of the pipeline, or of the archives' file without one.
         tables: Paths of Delta tables by name.
         registry: A schema registry's address, which gives topics columns.
@@ -332,7 +336,14 @@ def _made(spark: SparkSession, source: _Source) -> _Kept:
     variables = dict(source.variables)
     archives = SessionArchives()
     if source.archive:
-        archives = SessionArchives.of(source.archive, {} if source.pipeline else variables)
+        try:
+            archives = SessionArchives.of(
+                source.archive, {} if source.pipeline else variables, where, lambda: source.registry or None
+            )
+        except ArchiveFailed as error:
+            raise StatementError(str(error)) from None
+        for topic, reason in archives.refused.items():
+            log.warning("%s is the topic alone, its archive cannot be: %s", topic, reason)
     known = Known(tables=dict(source.tables), registered=registered)
     if source.pipeline:
         loaded = pipeline_file.load(source.pipeline, variables, frozenset(topics.all()), "")

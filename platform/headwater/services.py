@@ -145,23 +145,28 @@ class LocalProcesses:
 
         return self._add("api", "the REST API", command)
 
-    def add_archive(self, file: str) -> None:
-        """Let the node keep archives, as a file declares them, from `start` on: one driver with its own Spark."""
-        self._archive = self._add("archive", "the archiver", lambda _: child_command("archive", "run", file))
+    def add_archive(self, where: str) -> None:
+        """Let the node keep archives, as a file or a root declares them, from `start` on: a driver with its own Spark.
 
-    def add_sql(self, file: str, archive_file: str = "", ports: Mapping[str, str] | None = None) -> None:
+        '' is none of both: topic configs alone declare archives, with their tables.
+        """
+        self._archive = self._add(
+            "archive", "the archiver", lambda _: child_command("archive", "run", *([where] if where else []))
+        )
+
+    def add_sql(self, file: str, archive: str | None = None, ports: Mapping[str, str] | None = None) -> None:
         """Let the REST API answer queries, from `start` on: one process, whose Spark starts with the first query.
 
-        `file` is the pipeline by which topics have columns, `archive_file` declares archives; '' for none. `ports` has
-        the addresses of other protocols, by the name of the option of `sql-service`.
+        `file` is the pipeline by which topics have columns, '' for none; `archive` declares archives as `add_archive`
+        says, None for none. `ports` has the addresses of other protocols, by the name of the option of `sql-service`.
         """
 
         def command(known: Mapping[str, Any] | None) -> list[str]:
             pipeline = ["--pipeline", file] if file else []
-            archive = ["--archive", archive_file] if archive_file else []
+            archives = [] if archive is None else ["--archive", archive]
             where = dict(ports or {}) | {name: str(each) for name, each in (known or {}).items()}
             others = [word for name, each in where.items() for word in (f"--{name}", each)]
-            return child_command("sql-service", "--socket", self._sql_socket, *pipeline, *archive, *others)
+            return child_command("sql-service", "--socket", self._sql_socket, *pipeline, *archives, *others)
 
         self._sql = self._add("sql", "the SQL service", command)
 
@@ -181,7 +186,7 @@ class LocalProcesses:
         """Start the SQL service, if there is one, and wait until it listens. Raises ChildError."""
         if self._sql is not None:
             self._sql.start()
-            self._sql.tell({"bootstrap_servers": bootstrap_servers})
+            self._sql.tell({"bootstrap_servers": bootstrap_servers, "registry": self.http_url})
             self._sql.wait_ready(self._give_up)
 
     def _end_sql(self) -> None:
@@ -196,7 +201,7 @@ class LocalProcesses:
         """Start the archiver, if there is one, and wait until it has read its file. Raises ChildError."""
         if self._archive is not None:
             self._archive.start()
-            self._archive.tell({"bootstrap_servers": bootstrap_servers})
+            self._archive.tell({"bootstrap_servers": bootstrap_servers, "registry": self.http_url})
             self._archive.wait_ready(self._give_up)
 
     def _end_archive(self) -> None:

@@ -209,6 +209,12 @@ def test_tables_beside_each_other_are_apart() -> None:
     assert [each.table for each in parsed(f"archive: {{topics: {{{topics}}}}}")] == tables
 
 
+@pytest.mark.parametrize("table", ["/", "file:///", "hdfs://nn/", "s3a://bucket//"])
+def test_the_root_of_a_file_system_is_no_table(table: str) -> None:
+    with pytest.raises(ArchiveError, match=re.escape(f"{table}: the root of a file system is no table")):
+        parsed(f"archive: {{topics: {{flights: {{table: '{table}'}}}}}}")
+
+
 @pytest.mark.parametrize("character", list("*?[]{}\\"))
 def test_a_path_that_spark_takes_for_a_pattern_is_refused(character: str) -> None:
     for said in (f"root: '/la{character}ke', topics: {{flights: }}", f"topics: {{f: {{table: 'a{character}b'}}}}"):
@@ -335,8 +341,6 @@ def test_a_freshness_below_a_second_is_refused(freshness: str, is_enough: bool) 
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("{topics: {}}", "archive.topics"),
-        ("{root: /lake}", "archive.topics"),
         ("{root: '', topics: {f: }}", "archive.root"),
         ("{topics: {f: {table: ''}}}", "archive.topics.f.table"),
         ("{root: /lake, topics: {f: {freshness: soon}}}", "archive.topics.f.freshness"),

@@ -1,8 +1,8 @@
-"""The options that the commands share, and the file that they name."""
+"""The options that the commands share, and the archives that they name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,23 +11,33 @@ import click
 from headwater.cli.pipeline.options import set_option
 from headwater.cli.pipeline.reported_errors import reported_errors
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
-from headwater.cli.shell.options import key_values
+from headwater.cli.shell.options import client_options, key_values, servers
+from headwater.cli.shell.output import note
 
 if TYPE_CHECKING:
-    from headwater.pipelines.archive.archive_file import TopicArchiveSpec
-    from headwater.pipelines.definition import Loaded
+    from headwater.cli.sql.known_relations import Cluster
+    from headwater.pipelines.archive.configured import KnownArchives
+    from headwater.pipelines.archive.listing import ArchiveListing
+    from headwater.pipelines.datasource.brokers import Brokers
 
-__all__ = ["archive_options", "load_archives", "reported_archive_errors"]
+__all__ = ["ArchivesOfCommand", "archive_options", "load_archives", "reported_archive_errors"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def archive_options(function: _F) -> _F:
-    """Add FILE, TOPIC... and `--set`."""
+    """Add FILE or ROOT, TOPIC..., `--set`, `--registry` and the brokers' address."""
     for each in (
+        client_options,
+        click.option(
+            "--registry",
+            metavar="URL",
+            help="Schema registry of topics with headwater.archive.value=registry, if the file declares none.  "
+            "[default: the one on the brokers' node, if any]",
+        ),
         set_option,
         click.argument("topics", nargs=-1, metavar="[TOPIC]..."),
-        click.argument("file", type=click.Path(), metavar="FILE"),
+        click.argument("where", default="", metavar="[FILE|ROOT]"),
     ):
         function = each(function)
     return function
@@ -48,10 +58,59 @@ def reported_archive_errors() -> Iterator[None]:
             raise CliError("archive", str(error), exit_code=EXIT_FAILED) from None
 
 
-def load_archives(
-    file: str, assignments: Sequence[str], topics: Sequence[str]
-) -> tuple[list[TopicArchiveSpec], Loaded]:
-    """The archives of a file. Raises ArchiveError and PipelineError."""
-    from headwater.pipelines.archive.declared import declared_archives
+class ArchivesOfCommand:
+    """What a command's FILE or ROOT declares, read at once; topic configs are asked when `now` is called.
 
-    return declared_archives(file, key_values(tuple(assignments), "--set"), topics)
+    Raises ArchiveError and PipelineError.
+    """
+
+    def __init__(self, where: str, assignments: Sequence[str], topics: Sequence[str]) -> None:
+        from headwater.pipelines.archive.declared import declared_archives
+
+        self._where = where
+        self._topics = topics
+        self._declared = declared_archives(where, key_values(tuple(assignments), "--set"))
+        self._listing: ArchiveListing | None = None
+
+    def now(self, cluster: Cluster, registry: str | None) -> KnownArchives:
+        """The archives that there are now; those of the file alone if no broker answers.
+
+        Raises ArchiveError for a topic without an archive, and ArchiveFailed if no broker answers and no file names
+        any.
+        """
+        from headwater.cli.sql.known_relations import registry_address
+        from headwater.pipelines.archive.configured import chosen_archives
+        from headwater.pipelines.archive.errors import ArchiveFailed
+        from headwater.pipelines.archive.listing import ArchiveListing
+
+        self._listing = ArchiveListing(self._declared, cluster.where, lambda: registry_address(cluster, registry))
+        try:
+            known = self._listing.now()
+        except ArchiveFailed as error:
+            known = self._listing.declared()
+            if not known.specs:
+                raise
+            note(f"only the archives of {self._where} are known: {error}")
+        return chosen_archives(known, self._topics, self._where or "the command line")
+
+    def again(self, present: Collection[str]) -> KnownArchives:
+        """The archives that there are by now, while those of some topics run. Raises ArchiveFailed."""
+        from headwater.pipelines.archive.configured import chosen_archives
+
+        assert self._listing is not None, "now comes first"
+        return chosen_archives(self._listing.now(present), self._topics)
+
+
+def load_archives(
+    where: str,
+    assignments: Sequence[str],
+    topics: Sequence[str],
+    bootstrap_servers: str | None,
+    registry: str | None,
+) -> tuple[KnownArchives, Brokers]:
+    """The archives of a command, and the brokers. Raises as `ArchivesOfCommand` and its `now` do."""
+    from headwater.cli.sql.known_relations import Cluster
+
+    declared = ArchivesOfCommand(where, assignments, topics)
+    cluster = Cluster(servers(bootstrap_servers))
+    return declared.now(cluster, registry), cluster.where

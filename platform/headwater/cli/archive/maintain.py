@@ -17,9 +17,11 @@ from headwater.cli.shell.output import note
 @archive_options
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 def maintain(
-    file: str,
+    where: str,
     topics: tuple[str, ...],
     assignments: tuple[str, ...],
+    registry: str | None,
+    bootstrap_servers: str | None,
     confs: tuple[str, ...],
 ) -> None:
     """Compact the tables' small files, and delete files that no version needs. An archiver may run meanwhile."""
@@ -33,7 +35,11 @@ def maintain(
     require_java()
     failed = 0
     with reported_archive_errors():
-        specs, loaded = load_archives(file, assignments, topics)
+        known, _ = load_archives(where, assignments, topics, bootstrap_servers, registry)
+        specs, loaded = known.specs, known.loaded
+        for topic, refusal in known.refused.items():
+            note(f"{topic}: {refusal.reason}")
+            failed += 1
         loaded.require_secrets()
         with driver_session("headwater archive", driver_conf(loaded, confs)) as start_spark:
             spark = start_spark()
@@ -50,5 +56,5 @@ def maintain(
                 else:
                     sys.stdout.write(f"{spec.topic}: {spec.table} is compacted and vacuumed\n")
     if failed:
-        what = f"{failed} of {len(specs)} tables were not maintained"
+        what = f"{failed} of {len(specs) + len(known.refused)} tables were not maintained"
         raise CliError("archive maintain", what, exit_code=EXIT_FAILED)

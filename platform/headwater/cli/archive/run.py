@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.child import ParentLink
-from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
+from headwater.cli.archive.loading import ArchivesOfCommand, archive_options, reported_archive_errors
 from headwater.cli.shell.checks import require_java
 from headwater.cli.shell.driver_session import driver_conf, driver_session
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
 from headwater.cli.shell.metrics_port import metrics_options, open_metrics
-from headwater.cli.shell.options import child_options, client_options, command_config, servers
+from headwater.cli.shell.options import child_options, servers
 from headwater.cli.shell.output import note
 
 if TYPE_CHECKING:
-    from headwater.pipelines.archive.archive_file import TopicArchiveSpec
     from headwater.pipelines.archive.archive_round import RoundOutcome
+    from headwater.pipelines.archive.configured import KnownArchives
     from headwater.pipelines.archive.running import RoundFailure
-    from headwater.pipelines.definition import Loaded
+    from headwater.pipelines.datasource.brokers import Brokers
 
 
 @click.command("run")
 @archive_options
-@client_options
 @click.option("--once", is_flag=True, help="Let the tables catch up with the topics as they are now, and end.")
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 @metrics_options
@@ -42,9 +41,10 @@ if TYPE_CHECKING:
               help="A line or a JSON object for each commit.")  # fmt: skip
 @child_options
 def run(
-    file: str,
+    where: str,
     topics: tuple[str, ...],
     assignments: tuple[str, ...],
+    registry: str | None,
     bootstrap_servers: str | None,
     once: bool,
     confs: tuple[str, ...],
@@ -55,16 +55,28 @@ def run(
     ready_fd: int | None,
     parent_fd: int | None,
 ) -> None:
-    """Add the topics' records to their tables: until Ctrl-C, or once."""
+    """Add the topics' records to their tables: until Ctrl-C, or once.
+
+    Archived are the topics that FILE names, and those whose config headwater.archive.enable is true; without a file,
+    ROOT is the folder or URL below which the tables of these are.
+    """
+    from headwater.cli.sql.known_relations import Cluster
+
     link = ParentLink(ready_fd, parent_fd)
     try:
         require_java()
         with reported_archive_errors():
+            archives = ArchivesOfCommand(where, assignments, topics)
+            if link.supervised:
+                # A supervisor tells the addresses as soon as there are some.
+                told = link.receive()
+                bootstrap_servers, registry = str(told["bootstrap_servers"]), registry or told.get("registry")
+            cluster = Cluster(bootstrap_servers or servers(None))
             _run(
                 link,
-                load_archives(file, assignments, topics),
-                # A supervisor tells the address as soon as there is one.
-                str(link.receive()["bootstrap_servers"]) if link.supervised else servers(bootstrap_servers),
+                archives,
+                archives.now(cluster, registry),
+                cluster.where,
                 confs,
                 None if metrics_port is None else (metrics_host, metrics_port),
                 _Display(output),
@@ -81,8 +93,9 @@ def run(
 
 def _run(
     link: ParentLink,
-    declared: tuple[list[TopicArchiveSpec], Loaded],
-    where: str,
+    archives: ArchivesOfCommand,
+    known: KnownArchives,
+    broker: Brokers,
     confs: tuple[str, ...],
     metrics: tuple[str, int] | None,
     display: _Display,
@@ -92,32 +105,31 @@ def _run(
 ) -> None:
     from headwater.cli.shell.spark_signals import exit_code_of, until_signal
     from headwater.pipelines.archive.metrics import families
-    from headwater.pipelines.archive.running import ArchiveRun
+    from headwater.pipelines.archive.running import ArchiveRun, RoundFailure
     from headwater.pipelines.archive.status_topic import ArchiverStatusTopic
-    from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.file_systems.opening import file_system
     from headwater.pipelines.file_systems.options import FileSystemOptions
     from headwater.pipelines.loads.offsets.log_state import client_of
     from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoint
 
-    specs, loaded = declared
+    specs, loaded = known.specs, known.loaded
     loaded.require_secrets()
     conf = {"spark.scheduler.mode": "FAIR", **driver_conf(loaded, confs)}
     options = FileSystemOptions.of(conf)
-    broker = brokers(where, command_config())
-    archives = ArchiveRun(
+    running = ArchiveRun(
         specs,
         loaded,
         broker,
         lambda table: file_system(table, options, note),
+        listed=archives.again,
         on_round=display.round_ended,
         on_failure=display.round_failed,
         on_end=lambda: status.end() if status is not None else None,
     )
-    endpoint = PrometheusEndpoint(lambda: families(archives.counts()))
+    endpoint = PrometheusEndpoint(lambda: families(running.counts()))
     if metrics is not None:
         open_metrics(endpoint, *metrics)
-    status = ArchiverStatusTopic(client_of(broker), archives.counts) if publishes_status else None
+    status = ArchiverStatusTopic(client_of(broker), running.counts) if publishes_status else None
     link.watch()
     link.report_ready({})
     with driver_session("headwater archive", conf) as start_spark:
@@ -125,19 +137,23 @@ def _run(
             if status is not None:
                 status.start()
             if once:
-                failures, number = until_signal(archives.run_once, archives.stop, start_spark)
+                failures, number = until_signal(running.run_once, running.stop, start_spark)
             else:
-                until_signal(archives.run, archives.stop, start_spark)
+                until_signal(running.run, running.stop, start_spark)
                 return
         finally:
             endpoint.close()
+    failures = [
+        RoundFailure(topic, "", why.reason, why.is_user_error) for topic, why in known.refused.items()
+    ] + failures
+    count = len(specs) + len(known.refused)
     for each in failures:
         display.round_failed(each)
     if failures and number:
         raise SystemExit(exit_code_of(number))
     if failures:
         is_user_error = all(each.is_user_error for each in failures)
-        what = f"{len(failures)} of {len(specs)} archives have failed" if len(specs) > 1 else "the archive has failed"
+        what = f"{len(failures)} of {count} archives have failed" if count > 1 else "the archive has failed"
         raise CliError("archive run", what, exit_code=EXIT_USER if is_user_error else EXIT_FAILED)
 
 

@@ -11,7 +11,7 @@ import click
 
 from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
 from headwater.cli.shell.errors import EXIT_USER
-from headwater.cli.shell.options import client_options, command_config, servers
+from headwater.cli.shell.output import note
 
 if TYPE_CHECKING:
     from headwater.pipelines.archive.status import ArchiveStatus
@@ -21,13 +21,17 @@ output_option = click.option("-o", "--output", type=click.Choice(["text", "json"
 
 @click.command("plan")
 @archive_options
-@client_options
 @output_option
 def plan(
-    file: str, topics: tuple[str, ...], assignments: tuple[str, ...], bootstrap_servers: str | None, output: str
+    where: str,
+    topics: tuple[str, ...],
+    assignments: tuple[str, ...],
+    registry: str | None,
+    bootstrap_servers: str | None,
+    output: str,
 ) -> None:
     """Show what `run` would do: tables to make, offsets to add, and problems. Changes nothing."""
-    found = _statuses(file, topics, assignments, bootstrap_servers)
+    found = _statuses(where, topics, assignments, bootstrap_servers, registry)
     if output == "json":
         _print_json(found)
     else:
@@ -39,13 +43,17 @@ def plan(
 
 @click.command("status")
 @archive_options
-@client_options
 @output_option
 def status(
-    file: str, topics: tuple[str, ...], assignments: tuple[str, ...], bootstrap_servers: str | None, output: str
+    where: str,
+    topics: tuple[str, ...],
+    assignments: tuple[str, ...],
+    registry: str | None,
+    bootstrap_servers: str | None,
+    output: str,
 ) -> None:
     """Show how far the tables are."""
-    found = _statuses(file, topics, assignments, bootstrap_servers)
+    found = _statuses(where, topics, assignments, bootstrap_servers, registry)
     if output == "json":
         _print_json(found)
         return
@@ -58,15 +66,17 @@ def status(
 
 
 def _statuses(
-    file: str, topics: Sequence[str], assignments: Sequence[str], bootstrap_servers: str | None
+    where: str, topics: Sequence[str], assignments: Sequence[str], bootstrap_servers: str | None, registry: str | None
 ) -> list[ArchiveStatus]:
-    from headwater.pipelines.archive.status import status_of
-    from headwater.pipelines.datasource.brokers import brokers
+    from headwater.pipelines.archive.status import refused_status, status_of
 
     with reported_archive_errors():
-        specs, _ = load_archives(file, assignments, topics)
-        where = brokers(servers(bootstrap_servers), command_config())
-        return [status_of(each, where) for each in specs]
+        known, brokers = load_archives(where, assignments, topics, bootstrap_servers, registry)
+        found = [status_of(each, brokers, overrules=each.topic in known.overruled) for each in known.specs]
+        found += [refused_status(topic, refusal.reason) for topic, refusal in known.refused.items()]
+    if not found:
+        note("no topic is archived: no file names one, and the config headwater.archive.enable of none is true")
+    return found
 
 
 def _print_json(found: Sequence[ArchiveStatus]) -> None:
@@ -76,12 +86,15 @@ def _print_json(found: Sequence[ArchiveStatus]) -> None:
 def _planned(found: ArchiveStatus) -> str:
     if found.problem:
         return f"{found.topic}: {found.problem}"
+    by = f"; declared by {found.declared}" if found.declared != "the file" else ""
     if found.version < 0:
-        return f"{found.topic}: makes the table {found.table}, and adds {found.to_add:,} offsets"
-    return f"{found.topic}: adds {found.to_add:,} offsets to {found.table} (version {found.version})"
+        return f"{found.topic}: makes the table {found.table}, and adds {found.to_add:,} offsets{by}"
+    return f"{found.topic}: adds {found.to_add:,} offsets to {found.table} (version {found.version}){by}"
 
 
 def _stands(found: ArchiveStatus) -> str:
+    if not found.table:
+        return f"{found.topic}: {found.problem}"
     if found.version < 0:
         return f"{found.topic}: no table at {found.table}" + (f"; {found.problem}" if found.problem else "")
     ago = f"committed {found.committed_s:,.0f} s ago" if found.committed_s is not None else ""

@@ -14,7 +14,6 @@ from headwater.cli.archive.status import output_option
 from headwater.cli.shell.checks import require_java
 from headwater.cli.shell.driver_session import driver_conf, driver_session
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
-from headwater.cli.shell.options import client_options, command_config, servers
 from headwater.cli.shell.output import note
 
 if TYPE_CHECKING:
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
 
 @click.command("verify")
 @archive_options
-@client_options
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 @output_option
 def verify(
-    file: str,
+    where: str,
     topics: tuple[str, ...],
     assignments: tuple[str, ...],
+    registry: str | None,
     bootstrap_servers: str | None,
     confs: tuple[str, ...],
     output: str,
@@ -38,24 +37,23 @@ def verify(
     """Compare tables with their offsets, and with the log as far as it still has the records. Changes nothing."""
     from headwater.pipelines.archive.archived_columns import archived_columns
     from headwater.pipelines.archive.verification import verify_archive
-    from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.file_systems.opening import file_system
     from headwater.pipelines.file_systems.options import FileSystemOptions
 
     require_java()
     with reported_archive_errors():
-        specs, loaded = load_archives(file, assignments, topics)
+        archives, cluster = load_archives(where, assignments, topics, bootstrap_servers, registry)
+        specs, loaded = archives.specs, archives.loaded
         loaded.require_secrets()
         conf = driver_conf(loaded, confs)
         options = FileSystemOptions.of(conf)
-        where = brokers(servers(bootstrap_servers), command_config())
         with driver_session("headwater archive", conf) as start_spark:
             spark = start_spark()
 
             def verified(spec: TopicArchiveSpec) -> ArchiveVerification:
                 files = file_system(spec.table, options, note)
-                known = functools.partial(archived_columns, spark, loaded, spec.topic, where)
-                return verify_archive(spark, spec, where, files, known)
+                known = functools.partial(archived_columns, spark, loaded, spec.topic, cluster)
+                return verify_archive(spark, spec, cluster, files, known)
 
             found = [verified(spec) for spec in specs]
     if output == "json":
@@ -63,5 +61,9 @@ def verify(
     else:
         for each in found:
             sys.stdout.write(f"{each}\n")
+    for topic, refusal in archives.refused.items():
+        note(f"{topic}: {refusal.reason}")
+    if archives.refused:
+        raise CliError("archive verify", "there are archives that cannot be")
     if any(each.problems for each in found):
         raise CliError("archive verify", "there are differences", exit_code=EXIT_FAILED)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from headwater.cli.messages.start_offset import StartOffset
     from headwater.pipelines.sql.relations import TopicFrames
-    from headwater.pipelines.unified.session_archives import SessionArchives
 
 __all__ = ["run"]
 
@@ -49,9 +48,9 @@ def run(options: SqlOptions) -> None:
     if script is None:
         note("starting Spark; end a statement with a semicolon, leave with Ctrl-D or exit")
     with reported_errors():
-        archives = archives_of(options)
+        archives_of(options)  # the file's mistakes come before Spark
         with opened(settings().spark_master, options.catalog or "") as spark:
-            _run(spark, options, script, values, start, tables, archives)
+            _run(spark, options, script, values, start, tables)
 
 
 def _run(
@@ -61,9 +60,9 @@ def _run(
     values: dict[str, Any],
     start: StartOffset,
     tables: dict[str, str],
-    archives: SessionArchives,
 ) -> None:
     cluster = Cluster(servers(options.bootstrap_servers))
+    archives = archives_of(options, cluster)
     known = archives.known(known_relations(spark, cluster, options, tables))
     frames = archives.frames(spark, cluster.where)
     if script is None:

@@ -11,7 +11,7 @@ from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_security, command_config, key_values, settings
 from headwater.cli.shell.output import note
 from headwater.pipelines.analysis.analysis import analyse
-from headwater.pipelines.archive.errors import ArchiveError
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.datasource.brokers import Brokers, brokers
 from headwater.pipelines.formats.registry_client import RegistryError
 from headwater.pipelines.sql.registry_columns import Registered, RegistryColumns, own_registry
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headwater.cli.sql.options import SqlOptions
 
-__all__ = ["Cluster", "archives_of", "known_relations", "left_out"]
+__all__ = ["Cluster", "archives_of", "known_relations", "left_out", "registry_address"]
 
 
 class Cluster:
@@ -45,18 +45,35 @@ class Cluster:
         return Relations(spark, self.where, self.topics, known, frames, shared)
 
 
-def archives_of(options: SqlOptions) -> SessionArchives:
-    """The archives that the options declare. Raises PipelineError and CliError."""
+def archives_of(options: SqlOptions, cluster: Cluster | None = None) -> SessionArchives:
+    """The archives that the options declare, and with a cluster those that its topics' configs enable.
+
+    Raises PipelineError and CliError.
+    """
     if options.archive is None:
         return SessionArchives()
     try:
         # The variables of two files are the pipeline's; those of its archives have the values of their own file.
         found = SessionArchives.of(
-            options.archive, key_values(options.assignments if options.file is None else (), "--set")
+            options.archive,
+            key_values(options.assignments if options.file is None else (), "--set"),
+            None if cluster is None else cluster.where,
+            lambda: None if cluster is None else registry_address(cluster, options.registry),
         )
     except ArchiveError as error:
         raise CliError("sql", f"--archive: {error}") from None
+    except ArchiveFailed as error:
+        raise CliError("sql", f"--archive: {error}", exit_code=EXIT_FAILED) from None
+    for topic, reason in found.refused.items():
+        note(f"{topic} is the topic alone, its archive cannot be: {reason}")
     return found
+
+
+def registry_address(cluster: Cluster, url: str | None) -> str | None:
+    """A registry's address: as given, '' for none, or else that of the brokers' node."""
+    if url is not None:
+        return url or None
+    return own_registry(cluster.bootstrap_servers, settings().http_port, lambda: cluster.admin.cluster().cluster_id)
 
 
 def known_relations(spark: SparkSession, cluster: Cluster, options: SqlOptions, tables: Mapping[str, str]) -> Known:
@@ -82,10 +99,7 @@ def _registered(cluster: Cluster, url: str | None) -> Callable[[str], Registered
 
     def ask(topic: str) -> Registered | None:
         if not found:
-            address = url
-            if address is None:
-                http_port = settings().http_port
-                address = own_registry(cluster.bootstrap_servers, http_port, lambda: cluster.admin.cluster().cluster_id)
+            address = registry_address(cluster, url)
             found.append(RegistryColumns(address) if address else None)
         if found[0] is None:
             return None

@@ -28,7 +28,9 @@ def relation_options(function: F) -> F:
             click.option(
                 "--archive",
                 type=click.Path(),
-                help="File that declares archives: the name of an archived topic is its table and, behind it, the log.",
+                metavar="FILE|ROOT",
+                help="File that declares archives, or the root of those that topic configs enable: the name of an "
+                "archived topic is its table and, behind it, the log.",
             ),
             click.option(
                 "--set",

@@ -69,7 +69,7 @@ def opened_service(
     opened = open_served_session if protocols else None
     with driver_session("headwater sql-service", conf, opened) as start:
         spark = _started(start)
-        archives = archives_of(options)
+        archives = archives_of(options, cluster)
         known = archives.known(known_relations(spark, cluster, options, tables))
         views = ServedViews(spark, keeps=bool(protocols))
         sessions = CatalogSessions(

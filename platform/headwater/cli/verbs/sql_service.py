@@ -65,11 +65,14 @@ def sql_service(
     try:
         require_java()
         tables = key_values(deltas, "--delta")
-        options = SqlOptions(file=file, assignments=assignments, archive=archive, registry=registry)
-        # A supervisor tells the address as soon as there is one.
-        where = str(link.receive()["bootstrap_servers"]) if link.supervised else servers(bootstrap_servers)
         addresses = foreign_addresses("sql-service", {JDBC: jdbc, CONNECT: connect})
-        _run(link, where, path, options, tables, addresses)
+        if link.supervised:
+            # A supervisor tells the addresses as soon as there are some.
+            told = link.receive()
+            bootstrap_servers = str(told["bootstrap_servers"])
+            registry = told.get("registry") if registry is None else registry
+        options = SqlOptions(file=file, assignments=assignments, archive=archive, registry=registry)
+        _run(link, bootstrap_servers or servers(None), path, options, tables, addresses)
     except CliError as error:
         if not link.supervised:
             raise

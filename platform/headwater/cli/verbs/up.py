@@ -50,10 +50,13 @@ def _own_properties(broker_config: str) -> dict[str, object]:
 @host_option
 @click.option(
     "--archive",
-    "archive_file",
-    type=click.Path(),
-    metavar="FILE",
-    help="Keep the archives that this file declares, as `headwater archive run` does.",
+    "archive_where",
+    is_flag=False,
+    flag_value="",
+    default=None,
+    metavar="[FILE|ROOT]",
+    help="Keep archives, as `headwater archive run` does: those that FILE declares, and those that topic configs "
+    "enable, whose tables are below ROOT.",
 )
 @click.option(
     "--sql",
@@ -73,7 +76,7 @@ def up(
     http_port: int | None,
     metrics_port: int | None,
     host: str | None,
-    archive_file: str | None,
+    archive_where: str | None,
     sql_file: str | None,
     jdbc: str | None,
     connect: str | None,
@@ -92,11 +95,11 @@ def up(
     machines.
     """
     node = _node(settings(), data_dir, brokers, kafka_port, http_port, metrics_port, host)
-    if archive_file is not None:
-        node.add_archive(archive_file)
+    if archive_where is not None:
+        node.add_archive(archive_where)
     foreign = foreign_addresses("up", {JDBC: jdbc, CONNECT: connect})
     if sql_file is not None:
-        node.add_sql(sql_file, archive_file or "", {name: join_address(*each) for name, each in foreign.items()})
+        node.add_sql(sql_file, archive_where, {name: join_address(*each) for name, each in foreign.items()})
     elif foreign:
         raise CliError("up", f"--{next(iter(foreign))} is served by the SQL service: give --sql, too")
 
