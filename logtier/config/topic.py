@@ -110,18 +110,19 @@ class TopicConfig:
     headwater_archive_enable: bool = config(
         ConfigType.BOOLEAN,
         False,
-        "Whether headwater archive keeps the topic in a Delta table. The broker only stores the config.",
+        "Whether headwater archive keeps the topic in a Delta table. Archivers act on it, the broker only stores it.",
     )
     headwater_archive_table: str = config(
         ConfigType.STRING,
         "",
-        "Path or URL of the topic's archive table; empty for the archive's default. The broker only stores the config.",
+        "Absolute path or URL of the topic's archive table; empty for the topic's name below the archiver's root. The "
+        "broker only stores it.",
     )
     headwater_archive_value: str = config(
         ConfigType.STRING,
         "raw",
         "Format of the values in the archive: bytes (raw), text (string), or as the schema registry describes them "
-        "(registry). The broker only stores the config.",
+        "(registry). The broker only stores it.",
         one_of("raw", "string", "registry"),
     )
     index_interval_bytes: int = config(
