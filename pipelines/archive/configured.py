@@ -31,7 +31,7 @@ __all__ = [
     "VALUE",
     "ConfiguredTopic",
     "KnownArchives",
-    "Refusal",
+    "RefusedArchive",
     "ValueFormatAnswer",
     "chosen_archives",
     "decide_archives",
@@ -77,7 +77,7 @@ class ValueFormatAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedArchive:
     """Why a topic whose configs enable an archive has none. `is_user_error`: only a change of declarations helps."""
 
     reason: str
@@ -97,7 +97,7 @@ class KnownArchives:
 
     specs: tuple[TopicArchiveSpec, ...]
     loaded: Loaded
-    refused: Mapping[str, Refusal] = field(default_factory=dict)
+    refused: Mapping[str, RefusedArchive] = field(default_factory=dict)
     overruled: frozenset[str] = frozenset()
 
 
@@ -117,7 +117,7 @@ def decide_archives(
     named = {each.topic for each in declared.specs}
     values = declared.loaded.pipeline.topics
     topics: dict[str, Topic] = {}
-    refused: dict[str, Refusal] = {}
+    refused: dict[str, RefusedArchive] = {}
     found: list[TopicArchiveSpec] = []
     for topic, configs in sorted(configured.items()):
         if topic in named:
@@ -128,7 +128,7 @@ def decide_archives(
         except ArchiveError as error:
             refused[topic] = _refusal(configs, str(error))
             continue
-        if isinstance(own, Refusal):
+        if isinstance(own, RefusedArchive):
             refused[topic] = _refusal(configs, own.reason, is_user_error=own.is_user_error)
             continue
         found.append(spec)
@@ -150,8 +150,8 @@ def decide_archives(
     )
 
 
-def _refusal(configs: ConfiguredTopic, reason: str, *, is_user_error: bool = True) -> Refusal:
-    return Refusal(f"{reason} (the topic's configs: {configs})", is_user_error)
+def _refusal(configs: ConfiguredTopic, reason: str, *, is_user_error: bool = True) -> RefusedArchive:
+    return RefusedArchive(f"{reason} (the topic's configs: {configs})", is_user_error)
 
 
 def _spec(declared: DeclaredArchives, topic: str, configs: ConfiguredTopic) -> TopicArchiveSpec:
@@ -166,16 +166,16 @@ def _spec(declared: DeclaredArchives, topic: str, configs: ConfiguredTopic) -> T
     return dataclasses.replace(spec, configs=str(configs), raw=spec.raw and value != "raw")
 
 
-def _declared_value(configs: ConfiguredTopic, answer: ValueFormatAnswer) -> Topic | Refusal | None:
+def _declared_value(configs: ConfiguredTopic, answer: ValueFormatAnswer) -> Topic | RefusedArchive | None:
     """The declaration of a topic's values; None for bytes, which need none."""
     if configs.value == "raw":
         return None
     if configs.value == "string":
         return Topic.model_validate({"value": "string"})
     if configs.value != "registry":
-        return Refusal(f"{VALUE} is raw, string or registry here, and not {configs.value!r}")
+        return RefusedArchive(f"{VALUE} is raw, string or registry here, and not {configs.value!r}")
     if not answer.value:
-        return Refusal(answer.fault or "no registry was asked", answer.is_user_error)
+        return RefusedArchive(answer.fault or "no registry was asked", answer.is_user_error)
     return Topic.model_validate({"value": answer.value, "schema": FROM_REGISTRY})
 
 

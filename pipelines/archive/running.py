@@ -186,8 +186,9 @@ class ArchiveRun:
                 each.counts.waiting_s = 0.0 if progress.pending_s is None else now_s - progress.pending_s
                 if progress.archived >= 0:
                     each.counts.behind = max(progress.ends - progress.archived, 0)
-            own = [each.counts for each in self._topics]
-            return [dataclasses.replace(each) for each in (*own, *self._refused.values(), *self._ended)]
+            own = {each.name: each.counts for each in self._topics if not each.counts.is_ended}
+            ended = {each.topic: each for each in self._ended}
+            return [dataclasses.replace(each) for each in (self._refused | ended | own).values()]
 
     def run_once(self, start_spark: Callable[[], SparkSession]) -> list[RoundFailure]:
         """Let every table catch up with its topic as it is now; return the failures. Raises SessionError."""

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from headwater.api.topic_admin import TopicAdmin
 from headwater.logtier.config.client_properties import read_client_config
 from headwater.pipelines.analysis.analysis import analyse
+from headwater.pipelines.archive.declared import is_root
 from headwater.pipelines.archive.errors import ArchiveFailed
 from headwater.pipelines.datasource.brokers import Brokers, brokers
 from headwater.pipelines.datasource.errors import user_message
@@ -304,7 +305,7 @@ def _kept_of(
         settings.bootstrap_servers if bootstrap_servers is None else bootstrap_servers,
         settings.command_config if command_config is None else command_config,
         *_file(pipeline),
-        *_file(archive),
+        *((archive, 0) if archive is not None and is_root(archive) else _file(archive)),
         tuple(sorted(variables.items())),
         tuple(sorted(tables.items())),
         registry,
