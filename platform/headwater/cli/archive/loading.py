@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from headwater.pipelines.archive.listing import ArchiveListing
     from headwater.pipelines.datasource.brokers import Brokers
 
-__all__ = ["ArchivesOfCommand", "archive_options", "load_archives", "reported_archive_errors"]
+__all__ = ["NO_ARCHIVES", "ArchivesOfCommand", "archive_options", "load_archives", "reported_archive_errors"]
+
+NO_ARCHIVES: Final = "no topic is archived: no file names one, and the config headwater.archive.enable of none is true"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.child import ParentLink
-from headwater.cli.archive.loading import ArchivesOfCommand, archive_options, reported_archive_errors
+from headwater.cli.archive.loading import NO_ARCHIVES, ArchivesOfCommand, archive_options, reported_archive_errors
 from headwater.cli.shell.checks import require_java
 from headwater.cli.shell.driver_session import driver_conf, driver_session
 from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
@@ -113,6 +113,10 @@ def _run(
     from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoint
 
     specs, loaded = known.specs, known.loaded
+    if not specs and not known.refused:
+        note(NO_ARCHIVES)
+        if once:
+            return
     loaded.require_secrets()
     conf = {"spark.scheduler.mode": "FAIR", **driver_conf(loaded, confs)}
     options = FileSystemOptions.of(conf)

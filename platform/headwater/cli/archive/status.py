@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
+from headwater.cli.archive.loading import NO_ARCHIVES, archive_options, load_archives, reported_archive_errors
 from headwater.cli.shell.errors import EXIT_USER
 from headwater.cli.shell.output import note
 
@@ -75,7 +75,7 @@ def _statuses(
         found = [status_of(each, brokers, overrules=each.topic in known.overruled) for each in known.specs]
         found += [refused_status(topic, refusal.reason) for topic, refusal in known.refused.items()]
     if not found:
-        note("no topic is archived: no file names one, and the config headwater.archive.enable of none is true")
+        note(NO_ARCHIVES)
     return found
 
 
