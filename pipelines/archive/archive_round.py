@@ -206,7 +206,7 @@ class ArchiveRound:
         for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
             # Whatever the session says: rows that are not read would be removed with their file.
             spark.conf.set(f"spark.sql.files.{setting}", "false")
-        files = jvm_delta.delta_files(snapshot.transaction)
+        files = jvm_delta.delta_files(spark, snapshot.transaction)
         if not files:
             return live, []
         table = jvm_delta.delta_file_rows(spark, snapshot.transaction, list(files.values()))

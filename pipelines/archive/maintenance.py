@@ -1,16 +1,27 @@
-"""Keeps an archive's table small: compaction of small files, and VACUUM of what no version needs any more."""
+"""Keeps an archive's table small: compaction of small files, and VACUUM of what no version needs any more.
+
+The rows of small files are sorted by the time of their records, and divided by it if they become several files. Files
+that are large enough are never written again, so that a file has rows of a short time only, and offsets that were
+archived one after the other: readers skip files by both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from headwater.pipelines import columns
 from headwater.pipelines.archive.commit_lock import commit_lock
+from headwater.pipelines.archive.written_tables import delta_writer_reason
+from headwater.pipelines.seam.marks import APPEND, MODE_PROPERTY
+from headwater.pipelines.spark import jvm_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Upkeep", "compact", "vacuum"]
+__all__ = ["Upkeep", "compact", "files_to_compact", "vacuum"]
 
 #: Files of this size are left alone: each compaction would write them again.
 COMPACT_BYTES: Final = 128 << 20
@@ -56,11 +67,66 @@ class Upkeep:
         self._vacuumed_s = now_s
 
 
+def files_to_compact(sizes: Mapping[str, int]) -> tuple[list[str], int]:
+    """The small files of a table, by their sizes in bytes, and how many files their rows become; ([], 0) for none.
+
+    >>> files_to_compact({"a": 1 << 20, "b": 1 << 20, "c": COMPACT_BYTES}), files_to_compact({"a": 1})
+    ((['a', 'b'], 1), ([], 0))
+    """
+    small = sorted(name for name, size in sizes.items() if size < COMPACT_BYTES)
+    files = max(1, math.ceil(sum(sizes[name] for name in small) / FILE_BYTES))
+    return (small, files) if files < len(small) else ([], 0)
+
+
 def compact(spark: SparkSession, table: str, is_stopped: Callable[[], bool] = lambda: False) -> None:
-    """OPTIMIZE a table's small files. Raises ArchiveFailed if the table is locked for long, and Spark's errors."""
+    """Write a table's small files as few. Raises ArchiveFailed if the table is locked for long, and Spark's errors.
+
+    A table by key, one that asks for what only Delta does, and one with files of unknown rows get OPTIMIZE.
+    """
+    transaction = jvm_delta.start_delta_transaction(spark, table)
+    if jvm_delta.delta_version(transaction) >= 0 and _is_clustered(transaction):
+        found = jvm_delta.delta_files(spark, transaction)
+        small, files = files_to_compact({name: jvm_delta.delta_file_bytes(each) for name, each in found.items()})
+        replaced = [found[name] for name in small]
+        if not replaced:
+            return
+        if all(jvm_delta.delta_file_row_count(each) is not None for each in replaced):
+            _cluster(spark, transaction, table, replaced, files, is_stopped)
+            return
     spark.conf.set("spark.databricks.delta.optimize.minFileSize", COMPACT_BYTES)
     spark.conf.set("spark.databricks.delta.optimize.maxFileSize", FILE_BYTES)
     _run(spark, "OPTIMIZE {table}", table, is_stopped)
+
+
+def _is_clustered(transaction: Any) -> bool:
+    protocol, definition = (json.loads(text) for text in jvm_delta.delta_definition(transaction))
+    definition = definition["metaData"]
+    if definition.get("configuration", {}).get(MODE_PROPERTY) != APPEND:
+        return False
+    return not delta_writer_reason(protocol["protocol"], definition, json.loads(definition["schemaString"])["fields"])
+
+
+def _cluster(
+    spark: SparkSession,
+    transaction: Any,
+    table: str,
+    replaced: Sequence[Any],
+    files: int,
+    is_stopped: Callable[[], bool],
+) -> None:
+    """Write the rows of files as `files` others, divided and sorted by `_timestamp`."""
+    for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+        # Whatever the session says: rows that are not read would be removed with their file.
+        spark.conf.set(f"spark.sql.files.{setting}", "false")
+    rows = jvm_delta.delta_file_rows(spark, transaction, replaced)
+    divided = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, columns.TIMESTAMP)
+    jvm_delta.commit_delta_rearranged(
+        spark,
+        transaction,
+        divided.sortWithinPartitions(columns.TIMESTAMP, columns.PARTITION, columns.OFFSET),
+        replaced,
+        committing=lambda: commit_lock(table, is_stopped),
+    )
 
 
 def vacuum(spark: SparkSession, table: str, is_stopped: Callable[[], bool] = lambda: False) -> None:

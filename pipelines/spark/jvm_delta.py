@@ -159,13 +159,66 @@ def commit_delta_files(
         return _commit_write(session, transaction, actions, tags, mode, (), marks, metadata), files
 
 
-def delta_files(transaction: Any) -> dict[str, Any]:
+def commit_delta_rearranged(
+    session: SparkSession,
+    transaction: Any,
+    frame: DataFrame,
+    replaced: Sequence[Any],
+    *,
+    committing: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Let a frame's rows take the place of the files `replaced`, of `delta_files`, which have the same rows.
+
+    As by OPTIMIZE, no data changes: commits that add rows meanwhile are no conflict, and streams of the table read
+    nothing of it. `committing` is entered when all files are written; what it raises ends the transaction without a
+    commit. Raises RuntimeError for another number of rows, by `delta_file_row_count`.
+
+    Depends on the classes that `commit_delta_append` names, on `DeltaOperations.Optimize`, on the writer's option
+    `dataChange` and on `AddFile.removeWithTimestamp`.
+    """
+    jvm: Any = session._jvm
+    mode = jvm.org.apache.spark.sql.SaveMode.Append
+    actions, tags = _write_rows(session, transaction, frame, mode, (), False, "", changes_data=False)
+    written = [actions.apply(position) for position in range(actions.size())]
+    before, after = ([delta_file_row_count(each) for each in files] for files in (replaced, written))
+    if None in before or None in after or sum(filter(None, before)) != sum(filter(None, after)):
+        raise RuntimeError(f"files of {before} rows would become files of {after}")
+    now_ms = int(time.time() * 1000)
+    for each in replaced:
+        actions = actions.appended(each.removeWithTimestamp(now_ms, False))
+    python = jvm.org.apache.spark.api.python.PythonUtils
+    none = _scala_object(jvm, "scala.None")
+    operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$Optimize").apply(
+        python.toSeq([]), python.toSeq(["_timestamp"]), False, none, False
+    )
+    with committing():
+        transaction.commitIfNeeded(actions, operation, tags)
+
+
+def delta_file_row_count(added: Any) -> int | None:
+    """The rows of an `AddFile`, without those that a deletion vector marks; None without statistics.
+
+    Depends on `AddFile.numLogicalRecords`.
+    """
+    rows = added.numLogicalRecords()
+    return int(rows.get()) if rows.isDefined() else None
+
+
+def delta_file_bytes(added: Any) -> int:
+    """The size of an `AddFile` of `delta_files`."""
+    return int(added.size())
+
+
+def delta_files(session: SparkSession, transaction: Any) -> dict[str, Any]:
     """A table's files as `AddFile`, by their names, as `_metadata.file_name` has them.
 
     The transaction has read the whole table then: a concurrent commit that removes one of them, or adds rows, is a
-    conflict. Depends on `OptimisticTransaction.filterFiles`.
+    conflict. Depends on `OptimisticTransaction.filterFiles` and its argument `keepNumRecords`, without which files have
+    no `delta_file_row_count`.
     """
-    found = transaction.filterFiles().toIndexedSeq()
+    jvm: Any = session._jvm
+    everything = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
+    found = transaction.filterFiles(everything, True).toIndexedSeq()
     files = (found.apply(position) for position in range(found.size()))
     return {urllib.parse.unquote(str(each.path()).rpartition("/")[2]): each for each in files}
 
@@ -220,6 +273,8 @@ def _write_rows(
     partition_by: Sequence[str],
     merge_schema: bool,
     replaced: str,
+    *,
+    changes_data: bool = True,
 ) -> tuple[Any, Any]:
     """Write a frame's rows as files; the actions of their commit, and its tags."""
     jvm: Any = session._jvm
@@ -228,6 +283,8 @@ def _write_rows(
     none = _scala_object(jvm, "scala.None")
     python = jvm.org.apache.spark.api.python.PythonUtils
     given = {"mergeSchema": str(merge_schema).lower(), **({"replaceWhere": replaced} if replaced else {})}
+    if not changes_data:
+        given["dataChange"] = "false"
     options = delta.DeltaOptions(python.toScalaMap(given), java_session.sessionState().conf())
     command = _scala_object(jvm, "org.apache.spark.sql.delta.commands.WriteIntoDelta").apply(
         transaction.deltaLog(),
