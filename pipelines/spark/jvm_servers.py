@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "drop_view",
     "jars_apart",
     "replace_view",
     "start_connect_server",
@@ -136,11 +135,6 @@ def replace_view(
         external.alterTable(definition)
     else:
         external.createTable(definition, False)
-
-
-def drop_view(spark: SparkSession, schema: str, name: str) -> None:
-    """Drop a view of the session catalog, if it exists: `ExternalCatalog.dropTable`."""
-    spark._jsparkSession.sharedState().externalCatalog().dropTable(schema, name, True, False)
 
 
 def _connect_service(spark: SparkSession) -> Any:

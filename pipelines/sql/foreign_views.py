@@ -34,7 +34,8 @@ INTERNAL_PREFIX: Final = "__"  # Kafka's and Headwater's internal topics have no
 LOOK_EVERY_S: Final = 1.0
 #: A look at a local table takes some milliseconds: with many archives, looks take this part of a core at most.
 LOOKING_SHARE_MAX: Final = 0.1
-#: A registry's new schema adds columns without a commit.
+#: A registry's new schema adds columns without a commit. Of those that are so old, a look renews one: each takes some
+#: hundred milliseconds, and other changes must not wait for them.
 RENEWED_AFTER_S: Final = 60.0
 #: Before a topic that failed is tried again.
 AGAIN_AFTER_S: Final = 10.0
@@ -90,7 +91,7 @@ class ShownViews:
 
 
 def renewals(shown: Mapping[str, ShownViews], looks: Mapping[str, Look], now_s: float) -> tuple[list[str], list[str]]:
-    """The topics whose views are to be dropped, and those whose are to be made.
+    """The topics whose views are to be dropped, and those whose are to be made: all that have changed, and the oldest.
 
     >>> shown = {
     ...     "a": ShownViews(Look(1, 7), 0.0),
@@ -101,18 +102,21 @@ def renewals(shown: Mapping[str, ShownViews], looks: Mapping[str, Look], now_s: 
     (['b'], ['a', 'd'])
     >>> renewals(shown, {"a": Look(1, 7), "b": Look(2), "c": Look()}, AGAIN_AFTER_S)
     ([], ['b', 'c'])
+    >>> renewals({"a": ShownViews(Look(), 1.0), "b": ShownViews(Look(), 0.0)}, {"a": Look(), "b": Look()}, 100.0)
+    ([], ['b'])
     """
-    renewed = []
+    renewed, old = [], []
     for topic, look in sorted(looks.items()):
         before = shown.get(topic)
         if before is None:
             renewed.append(topic)
             continue
         age_s = now_s - before.at_s
-        is_due = age_s >= AGAIN_AFTER_S if before.failure else look != before.look or age_s >= RENEWED_AFTER_S
-        if is_due:
+        if age_s >= AGAIN_AFTER_S if before.failure else look != before.look:
             renewed.append(topic)
-    return sorted(shown.keys() - looks.keys()), renewed
+        elif age_s >= RENEWED_AFTER_S:
+            old.append((before.at_s, topic))
+    return sorted(shown.keys() - looks.keys()), renewed + [topic for _, topic in sorted(old)[:1]]
 
 
 def with_views(topics: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -183,9 +187,13 @@ class ForeignViews:
         found = {topic: self._look_at(topic, partitions[topic]) for topic in known}
         dropped, renewed = renewals(self._shown, found, self._clock())
         for topic in dropped:
-            del self._shown[topic]
-            self._reported.pop(topic, None)
-            self._views.forget(topic)
+            try:
+                self._views.forget(topic)
+            except Exception as error:  # noqa: BLE001 - tried again by the next look
+                self._report(topic, f"the views of {topic}, which is deleted, remain: {first_line(error)}")
+            else:
+                del self._shown[topic]
+                self._reported.pop(topic, None)
         for topic in renewed:
             if self._ended.is_set():
                 return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.pipelines.sql.relations import LAKE
+from headwater.pipelines.sql.lake_tables import LAKE
 from headwater.pipelines.sql.shared_views import LOG, TOPICS
 from headwater.pipelines.sql_text.functions import FUNCTIONS
 
@@ -180,7 +180,11 @@ def _analysed_reason(node: SeenNode) -> str | None:
     if not node.is_plan:
         return _expression_reason(node)
     if node.kind == _VIEW:
-        return None if node.is_own else "a view of the session's catalog is read"
+        return (
+            None
+            if node.is_own
+            else "a view is read that is no topic of the statement; topics.NAME and log.NAME are written as names"
+        )
     if node.kind in _STORED:
         return None if node.of_lake else f"a relation that is none of the catalog is read ({_short(node.kind)})"
     return None if node.kind in _ANALYSED else f"only queries are run here, and this is none ({_short(node.kind)})"

@@ -7,13 +7,14 @@ expressions that are no children: `SubqueryExpression.plan`, `UnresolvedStarExce
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.spark import jvm
+from headwater.pipelines.sql.lake_tables import LAKE
 from headwater.pipelines.sql.query_judge import SeenNode, StatementRefusal, judge_analysed, judge_parsed
-from headwater.pipelines.sql.relations import LAKE
-from headwater.pipelines.sql.shared_views import LOG, log_view_text
+from headwater.pipelines.sql.shared_views import log_view_text
+from headwater.pipelines.sql_text.scanner import Name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,12 +32,16 @@ def refusal_of_text(spark: SparkSession, text: str) -> StatementRefusal | None:
     return judge_parsed(_seen(jvm.parsed_plan(spark, text)))
 
 
-def refusal_of_frame(frame: DataFrame) -> StatementRefusal | None:
-    """Judge a frame's analysed plan; nothing runs."""
-    return judge_analysed(_seen(jvm.analyzed_plan(frame)))
+def refusal_of_frame(frame: DataFrame, made: Collection[Name]) -> StatementRefusal | None:
+    """Judge a frame's analysed plan; nothing runs.
+
+    `made` are the names with a schema, in lower case, that stand for relations of Headwater's, made for the statement:
+    clients of other protocols may have made others.
+    """
+    return judge_analysed(_seen(jvm.analyzed_plan(frame), made))
 
 
-def _seen(plan: Any) -> Iterator[SeenNode]:
+def _seen(plan: Any, made: Collection[Name] = ()) -> Iterator[SeenNode]:
     """The nodes of a plan, those above first; not those of views, which are Headwater's own."""
     waiting: list[tuple[Any, bool, bool]] = [(plan, True, False)]
     while waiting:
@@ -50,15 +55,13 @@ def _seen(plan: Any) -> Iterator[SeenNode]:
             is_plan,
             _name(node, short),
             short == "UnresolvedRelation" and (bool(node.isStreaming()) or not node.options().isEmpty()),
-            short == "View" and (bool(node.isTempView()) or _is_log_view(node.desc())),
+            short == "View" and _is_own_view(node, made),
             of_lake,
         )
         if is_plan:
             if short == "View":
                 continue
-            is_lake = short == "SubqueryAlias" and [part.lower() for part in _parts(node.identifier().qualifier())][
-                -1:
-            ] == [LAKE]
+            is_lake = short == "SubqueryAlias" and _is_own_table(node.identifier(), made)
             waiting += [(child, True, is_lake) for child in _items(node.children())]
             waiting += [(each, False, False) for each in _items(node.expressions())]
             waiting += [(each, is_own, False) for each, is_own in _hidden(node, short)]
@@ -69,13 +72,23 @@ def _seen(plan: Any) -> Iterator[SeenNode]:
                 waiting.append((node.plan(), True, False))
 
 
-def _is_log_view(definition: Any) -> bool:
-    """Whether a view of the session catalog is one that `shared_views` made, by its `CatalogTable`."""
-    schema, text = definition.identifier().database(), definition.viewText()
-    name = str(definition.identifier().table())
-    return bool(
-        schema.isDefined() and str(schema.get()) == LOG and text.isDefined() and str(text.get()) == log_view_text(name)
-    )
+def _is_own_view(view: Any, made: Collection[Name]) -> bool:
+    """Whether a view is Headwater's: the session's own, which no query can make, or a shared one of this statement."""
+    definition = view.desc()
+    schema = definition.identifier().database()
+    if not schema.isDefined():
+        return bool(view.isTempView())
+    name = (str(schema.get()).lower(), str(definition.identifier().table()).lower())
+    if name not in made:
+        return False
+    text = definition.viewText()
+    return bool(view.isTempView()) or (text.isDefined() and str(text.get()) == log_view_text(name[1]))
+
+
+def _is_own_table(alias: Any, made: Collection[Name]) -> bool:
+    """Whether an `AliasIdentifier` names a table of `lake` that is where Headwater knows it to be."""
+    schema = [part.lower() for part in _parts(alias.qualifier())][-1:]
+    return schema == [LAKE] and (LAKE, str(alias.name()).lower()) in made
 
 
 def _name(node: Any, short: str) -> tuple[str, ...]:

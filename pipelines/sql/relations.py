@@ -17,14 +17,15 @@ import contextlib
 import dataclasses
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from headwater.pipelines.definition import DeltaSink, Loaded
+from headwater.pipelines.definition import Loaded
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql import topic_rows
+from headwater.pipelines.sql.lake_tables import LAKE, lake_table
 from headwater.pipelines.sql.registry_columns import Registered
 from headwater.pipelines.sql.shared_views import GLOBAL_DATABASE, LOG, LogViews, SharedViews, quoted
 from headwater.pipelines.sql.statement_errors import StatementError, missing_format
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from headwater.pipelines.datasource.brokers import Brokers
 
 __all__ = [
-    "LAKE",
     "Known",
     "PresentFrames",
     "RelationError",
@@ -47,13 +47,9 @@ __all__ = [
     "TakenError",
     "TopicFrames",
     "UnreadableRelationError",
-    "archive_tables",
-    "delta_tables",
-    "lake_table",
     "session_conf",
 ]
 
-LAKE: Final = "lake"
 #: First words of statements that read what they name, and change at most another table.
 _READING: Final = frozenset({
     "SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP", "REDUCE", "EXPLAIN", "INSERT", "CREATE", "REPLACE", "MERGE",
@@ -164,53 +160,6 @@ class PresentFrames:
         return ""
 
 
-def delta_tables(loaded: Loaded) -> dict[str, str]:
-    """Paths of the pipeline's Delta tables by name: the last part of the path, with `_` for what a name cannot hold.
-
-    Of two tables with one name, the second has the part before in its name, too.
-    """
-    found: dict[str, str] = {}
-    for stage in loaded.pipeline.stages:
-        for sink in stage.to:
-            if isinstance(sink, DeltaSink):
-                path = loaded.path(sink.delta)
-                found[_table_name(path, {name for name, other in found.items() if other != path})] = path
-    return found
-
-
-def archive_tables(tables: Mapping[str, str], taken: Mapping[str, str]) -> dict[str, str]:
-    """Paths of archives' tables by name: that of the topic, with `_` for what a name cannot hold.
-
-    `taken` are other tables by name: the table of an archive whose name another one has gets the part of its path
-    before in its name, too.
-
-    >>> archive_tables({"orders": "/lake/orders", "a.b": "/lake/a.b"}, {"orders": "/other"})
-    {'lake_orders': '/lake/orders', 'a_b': '/lake/a.b'}
-    """
-    found: dict[str, str] = {}
-    for topic, path in tables.items():
-        name = re.sub(r"\W", "_", topic)
-        others = {each.lower() for each, other in {**taken, **found}.items() if other != path}
-        found[_table_name(path, others) if name.lower() in others else name] = path
-    return found
-
-
-def _table_name(path: str, taken: Iterable[str]) -> str:
-    """Name a table by its path.
-
-    >>> _table_name("/lake/orders-clean/", ()), _table_name("/lake/b/orders", ["orders"])
-    ('orders_clean', 'b_orders')
-    """
-    parts = [part for part in re.split(r"[/:]+", path) if part]
-    used = {name.lower() for name in taken}
-    name = ""
-    for part in reversed(parts):
-        name = re.sub(r"\W", "_", part) + (f"_{name}" if name else "")
-        if name.lower() not in used:
-            return name
-    return name
-
-
 @dataclass(slots=True, eq=False)
 class StatementRelations:
     """What one statement names, and has been made for it.
@@ -221,6 +170,7 @@ class StatementRelations:
         target: The temporary view that the statement creates or drops; None if it does neither.
         pushdown: See `TopicFrames`.
         made: The names for which there are views.
+        tables: The names, in lower case, of the tables of `lake` that it reads or changes.
         earlier: Names of earlier statements, which a view of the user's may name.
         missing: The Delta tables that it names and that are not there yet.
         frames: The frames of its topics.
@@ -232,6 +182,7 @@ class StatementRelations:
     target: scanner.Name | None = None
     pushdown: bool = False
     made: dict[scanner.Name, None] = field(default_factory=dict)
+    tables: set[scanner.Name] = field(default_factory=set)
     earlier: Sequence[scanner.Name] = ()
     missing: list[str] = field(default_factory=list)
 
@@ -298,9 +249,12 @@ class Relations:
             except TakenError:
                 raise
             except UnreadableRelationError:
-                if self._has_table(name):  # which Spark would read instead
+                if self._has_table(name) or self._is_kept(name):  # which Spark would read instead
                     raise
-            except (_NoTopicsError, RelationError):
+            except _NoTopicsError as error:
+                if self._is_kept(name):
+                    raise error.reason from None
+            except RelationError:
                 continue  # the name may be a column's; Spark misses it if it is a relation's
         made = {_key(name) for name in statement.made}
         for name in statement.earlier:
@@ -335,6 +289,15 @@ class Relations:
         schema = self._spark.catalog.currentDatabase()
         return len(name) == 1 and jvm.table_location(self._spark, schema, name[0]) is not None
 
+    def _is_kept(self, name: scanner.Name) -> bool:
+        """Whether there may be a view of this name that no statement has made."""
+        return self._shared is not None and not self._shared.narrows and name[0].lower() in self._shared.schemas
+
+    @property
+    def made(self) -> frozenset[scanner.Name]:
+        """The names, in lower case, that the last statement has relations of its own for."""
+        return frozenset(map(_key, self._current.made)) | self._current.tables
+
     @property
     def frames(self) -> TopicFrames:
         """The frames of the last statement."""
@@ -351,7 +314,10 @@ class Relations:
 
     def _bring(self, statement: StatementRelations, name: scanner.Name, *, is_certain: bool) -> bool:
         if len(name) == 2 and name[0].lower() == LAKE:
-            return self._lake(statement, name[1])
+            is_table = self._lake(statement, name[1])
+            if is_table:
+                statement.tables.add(_key(name))
+            return is_table
         is_shared = len(name) == 2 and name[0].lower() in ({LOG} if self._shared is None else self._shared.schemas)
         key = _key(name)
         if (not is_shared and len(name) != 1) or key in statement.users or key == statement.target:
@@ -571,21 +537,6 @@ class _NoTopicsError(Exception):
         self.reason = reason
 
 
-def lake_table(spark: SparkSession, name: str, path: str) -> None:
-    """Make a Delta table, which is there, the table `lake.NAME` of the session catalog, unless there is one."""
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {LAKE}")
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {LAKE}.{name} USING delta LOCATION '{_escaped(path)}'")
-
-
 def _key(name: scanner.Name) -> scanner.Name:
     """A name as Spark compares it: without case."""
     return tuple(part.lower() for part in name)
-
-
-def _escaped(path: str) -> str:
-    r"""Escape a path for a string in SQL.
-
-    >>> _escaped("/a'b\\c")
-    "/a\\'b\\\\c"
-    """
-    return path.replace("\\", "\\\\").replace("'", "\\'")

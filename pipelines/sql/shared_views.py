@@ -8,6 +8,8 @@ view of the session catalog that reads a global temporary view, since a frame ca
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.pipelines.spark import jvm_servers
@@ -21,7 +23,8 @@ __all__ = ["GLOBAL_DATABASE", "LOG", "TOPICS", "LogViews", "ServedViews", "Share
 LOG: Final = "log"
 TOPICS: Final = "topics"
 GLOBAL_DATABASE: Final = "spark.sql.globalTempDatabase"
-HIDDEN_PREFIX: Final = "__log_"  # of the temporary views below `log.NAME`: no topic that has views begins so
+HIDDEN_PREFIX: Final = "log$"  # of the temporary views below `log.NAME`: no topic's name has a dollar sign
+LOCK_S_MAX: Final = 30.0
 
 
 class SharedViews(Protocol):
@@ -87,7 +90,6 @@ class ServedViews:
         self.narrows = not keeps
         self._spark = spark
         self._kept: dict[Name, DataFrame] = {}
-        self._log_views: set[str] = set()
 
     def put(self, name: Name, frame: DataFrame) -> None:
         """See `SharedViews`."""
@@ -98,11 +100,9 @@ class ServedViews:
                 return
             hidden = HIDDEN_PREFIX + topic
             frame.createOrReplaceGlobalTempView(quoted(hidden))
-            if topic not in self._log_views:
-                if not self._log_views:
-                    self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {LOG}")
-                jvm_servers.replace_view(self._spark, LOG, topic, log_view_text(topic), frame, [(TOPICS, hidden)])
-                self._log_views.add(topic)
+            # Whatever was there: a client may have dropped it.
+            self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {LOG}")
+            jvm_servers.replace_view(self._spark, LOG, topic, log_view_text(topic), frame, [(TOPICS, hidden)])
 
     def drop(self, name: Name) -> None:
         """See `SharedViews`."""
@@ -115,32 +115,40 @@ class ServedViews:
             if schema == TOPICS:
                 self._spark.catalog.dropGlobalTempView(topic)
                 return
-            self._log_views.discard(topic)
-            jvm_servers.drop_view(self._spark, LOG, topic)
+            self._spark.sql(f"DROP VIEW IF EXISTS {LOG}.{quoted(topic)}")
             self._spark.catalog.dropGlobalTempView(HIDDEN_PREFIX + topic)
 
     def keep(self, topic: str, rows: DataFrame, log: DataFrame) -> None:
-        """Keep both views of a topic, in place of earlier ones."""
-        with self.lock:
+        """Keep both views of a topic, in place of earlier ones. Raises TimeoutError if a statement has the names."""
+        with self._locked():
             for schema, frame in ((TOPICS, rows), (LOG, log)):
                 name = (schema, topic.lower())
                 self.put(name, frame)
                 self._kept[name] = frame
 
     def forget(self, topic: str) -> None:
-        """Drop both views of a topic."""
-        with self.lock:
+        """Drop both views of a topic. Raises TimeoutError if a statement has the names."""
+        with self._locked():
             for schema in (TOPICS, LOG):
                 name = (schema, topic.lower())
                 if self._kept.pop(name, None) is not None:
                     self.drop(name)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self.lock.acquire(timeout=LOCK_S_MAX):
+            raise TimeoutError(f"a query over REST has been planned for more than {LOCK_S_MAX:.0f} s")
+        try:
+            yield
+        finally:
+            self.lock.release()
 
 
 def log_view_text(topic: str) -> str:
     """The statement of the view `log.NAME` in the session catalog.
 
     >>> log_view_text("flights")
-    'SELECT * FROM topics.`__log_flights`'
+    'SELECT * FROM topics.`log$flights`'
     """
     return f"SELECT * FROM {TOPICS}.{quoted(HIDDEN_PREFIX + topic)}"  # noqa: S608 - quoted
 

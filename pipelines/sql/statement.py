@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from headwater.pipelines.errors import nearest
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.planned_offsets import planned_offsets, planned_text
+from headwater.pipelines.sql.lake_tables import LAKE
 from headwater.pipelines.sql.relations import (
-    LAKE,
     RelationError,
     Relations,
     StatementRelations,

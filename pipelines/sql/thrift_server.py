@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.spark import jvm_servers
-from headwater.pipelines.spark.session import DELTA_PACKAGE, close_session, open_session
+from headwater.pipelines.spark.session import DELTA_PACKAGE, PACKAGES_CONF, close_session, open_session, with_delta
 from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.sql.loopback import ServerRefusedError, loopback_address
 
@@ -53,7 +53,8 @@ def open_served_session(name: str, log_path: str, extra: Mapping[str, str]) -> S
     first start on a machine, the JVM is started a second time. Raises SessionError.
     """
     jars = delta_jars(os.path.expanduser(extra.get("spark.jars.ivy", _IVY)))
-    present = jars if all(map(os.path.exists, jars)) else []
+    is_own = DELTA_PACKAGE in with_delta(extra.get(PACKAGES_CONF, ""))
+    present = jars if is_own and all(map(os.path.exists, jars)) else []
     spark = open_session(name, log_path, _with_jars(extra, present))
     missing = jvm_servers.jars_apart(spark, _DELTA_CATALOG)
     if missing:

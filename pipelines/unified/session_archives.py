@@ -13,7 +13,8 @@ from headwater.pipelines.archive.listing import ArchiveListing
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import Loaded, TopicSource
 from headwater.pipelines.loads.offsets.log_state import log_state
-from headwater.pipelines.sql.relations import Known, PresentFrames, TopicFrames, archive_tables
+from headwater.pipelines.sql.lake_tables import archive_tables
+from headwater.pipelines.sql.relations import Known, PresentFrames, TopicFrames
 from headwater.pipelines.sql.streams import ArrivingFrames
 from headwater.pipelines.unified.arriving_rows import UnifiedArrivingFrames
 from headwater.pipelines.unified.newest_offsets import newest_offsets

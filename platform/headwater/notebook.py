@@ -31,8 +31,9 @@ from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.options import LoadOptions, requests_of
 from headwater.pipelines.loads.request import LoadOutcome
 from headwater.pipelines.loads.running import LoadRun
+from headwater.pipelines.sql.lake_tables import delta_tables
 from headwater.pipelines.sql.registry_columns import Registered, RegistryColumns
-from headwater.pipelines.sql.relations import Known, RelationError, Relations, TopicFrames, delta_tables
+from headwater.pipelines.sql.relations import Known, RelationError, Relations, TopicFrames
 from headwater.pipelines.sql.statement import analysed, suggestion
 from headwater.pipelines.sql.statement_errors import StatementError, missing_format, name_of
 from headwater.pipelines.sql.topic_names import TopicNames

@@ -352,7 +352,7 @@ def test_the_jvm_begins_with_a_query_or_a_client_and_ends_when_there_was_none_fo
 
 
 def test_a_service_that_dies_is_started_again(tmp_path: Path) -> None:
-    with started(tmp_path) as node, ThreadPoolExecutor(1) as pool:
+    with started(tmp_path, "--jdbc", "0") as node, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(node.refusal, ENDLESS)
         until(lambda: len(node.running()) == 1)
         [service] = node.processes(b"sql-service")
@@ -360,4 +360,10 @@ def test_a_service_that_dies_is_started_again(tmp_path: Path) -> None:
         status, message = answer.result()
         assert (status, "the SQL service cannot be reached" in message) == (503, True)
         until(lambda: node.ask("SELECT 1")[0] == 200, patience_s=WAIT_S)
-        (tmp_path / "errors").write_text("")  # it tells of the restart
+        host, _, port = node.others["jdbc"].rpartition(":")
+        with contextlib.closing(hive.connect(host, int(port), auth_mechanism="PLAIN", user="anyone")):
+            service, jvm = node.processes(b"sql-service") + node.jvms()
+            os.kill(jvm, signal.SIGKILL)
+            until(lambda: node.processes(b"sql-service") not in ([], [service]), patience_s=WAIT_S)
+        until(lambda: node.ask("SELECT 1")[0] == 200, patience_s=WAIT_S)
+        (tmp_path / "errors").write_text("")  # it tells of the restarts

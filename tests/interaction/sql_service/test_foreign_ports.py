@@ -54,7 +54,7 @@ class Lab:
     @staticmethod
     def _echo_back(connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            while piece := connection.recv(1 << 16):
+            while (piece := connection.recv(1 << 16)) and piece != b"end":
                 connection.sendall(piece)
 
     def client(self) -> socket.socket:
@@ -95,6 +95,14 @@ def test_bytes_go_both_ways_and_a_connection_holds_the_server(lab: Lab) -> None:
     assert lab.reports == []
 
 
+def test_a_client_is_disconnected_when_the_server_ends(lab: Lab) -> None:
+    lab.is_open.set()
+    with lab.client() as client:
+        client.sendall(b"end")
+        assert client.recv(1) == b""
+        until(lambda: lab.users == 0)
+
+
 def test_a_client_that_goes_while_the_server_opens_holds_it_no_longer(lab: Lab) -> None:
     with lab.client():
         until(lambda: lab.users == 1)
@@ -103,12 +111,12 @@ def test_a_client_that_goes_while_the_server_opens_holds_it_no_longer(lab: Lab) 
 
 
 def test_a_server_that_does_not_open_is_reported_in_a_line(lab: Lab) -> None:
-    lab.failure = RuntimeError("Spark did not start:\nno Java")
+    lab.failure = ConnectionRefusedError("Spark did not start:\nno Java")
     lab.is_open.set()
     with lab.client() as client:
         assert client.recv(1) == b""
-    until(lambda: lab.users == 0)
-    assert lab.reports == ["a client of JDBC was disconnected: Spark did not start: no Java"]
+    until(lambda: lab.reports == ["a client of JDBC was disconnected: Spark did not start: no Java"])
+    assert lab.users == 0
 
 
 def test_clients_over_the_limit_wait(lab: Lab) -> None:

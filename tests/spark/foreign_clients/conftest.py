@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 import uuid
@@ -9,8 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
 
 from headwater.api.topic_model import TopicRequest
 from headwater.cli.sql.known_relations import Cluster
@@ -22,6 +26,7 @@ from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.session import close_session
 from headwater.pipelines.sql.connect_server import ConnectServer, connect_conf
 from headwater.pipelines.sql.foreign_views import ForeignViews
+from headwater.pipelines.sql.query_plan import refusal_of_frame, refusal_of_text
 from headwater.pipelines.sql.relations import Known
 from headwater.pipelines.sql.shared_views import ServedViews
 from headwater.pipelines.sql.statement import analysed
@@ -97,15 +102,40 @@ class Service:
             producer.produce(topic, key=b"k", value=str(n), partition=partition)
         assert producer.flush(30) == 0
 
-    def own_rows(self, text: str) -> list[Any]:
-        """The rows of a statement of the service's own."""
-        session = self.spark.newSession()
-        frames = self.archives.frames(session, self.cluster.where)
+    def own_rows(self, text: str, *, broken: bool = False) -> list[Any]:
+        """The rows of a statement over REST; with `broken`, the archive of its topic has lost its table's place."""
+        frame, _ = self._analysed(text, broken=broken)
+        return [tuple(row) for row in frame.collect()]
+
+    def refusal(self, text: str) -> str | None:
+        """Why a statement over REST is refused."""
+        refused = refusal_of_text(self.spark, text)
+        if refused is None:
+            frame, made = self._analysed(text)
+            refused = refusal_of_frame(frame, made)
+        return None if refused is None else refused.reason
+
+    def _analysed(self, text: str, *, broken: bool = False) -> tuple[DataFrame, frozenset[tuple[str, ...]]]:
+        session, archives = self.spark.newSession(), self.archives
+        if broken:
+            other = [dataclasses.replace(each, table=str(self.folder / "thrift")) for each in archives.specs]
+            DeltaTable.create(other[0].table, schema=pa.schema([("a", pa.int64())]), mode="ignore")
+            archives = dataclasses.replace(archives, specs=other)
+        frames = archives.frames(session, self.cluster.where)
         relations = self.cluster.relations(session, self.known, frames, self.shared)
         with self.shared.lock:
-            frame = analysed(session, relations, Statement(text, 1, 1, is_ended=True))
-            relations.end()
-        return [tuple(row) for row in frame.collect()]
+            try:
+                frame = analysed(session, relations, Statement(text, 1, 1, is_ended=True))
+                return frame, relations.made
+            finally:
+                relations.end()
+
+    def is_readable(self, *names: str) -> bool:
+        """Whether another session can read names."""
+        try:
+            return all(self.spark.newSession().table(name).count() >= 0 for name in names)
+        except PySparkException:
+            return False
 
     def archive(self) -> None:
         """Let the table catch up."""

@@ -15,6 +15,7 @@ import pytest
 from impala.dbapi import connect
 
 from headwater.pipelines.sql.loopback import ServerRefusedError
+from headwater.pipelines.sql.statement_errors import StatementError
 from headwater.pipelines.sql.thrift_server import ThriftServer
 from tests.jars import SPARK_JARS, java_program
 from tests.spark.foreign_clients.conftest import Service, await_true
@@ -183,6 +184,45 @@ def test_a_statement_of_the_service_leaves_clients_their_views(service: Service)
         service.produce(service.flights, 1)
         assert rows(hive, f"SELECT count(*) FROM {names[0]}") == [(before[0][0][0] + 1,)]
         assert rows(hive, f"SELECT count(*) FROM {names[1]}") == [(before[1][0][0] + 1,)]
+
+
+def test_what_a_client_creates_is_not_read_over_rest(service: Service, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hidden")
+    with cursor(service) as hive:
+        hive.execute(f"CREATE GLOBAL TEMPORARY VIEW evil AS SELECT * FROM text.`{secret}`")
+        hive.execute(f"CREATE TABLE lake.evil USING text LOCATION '{secret}'")
+        hive.execute(f"CREATE VIEW log.evil AS SELECT * FROM text.`{secret}`")
+        try:
+            for name, reason in (("topics", "no topic of the statement"), ("log", "no topic"), ("lake", "none of the")):
+                assert rows(hive, f"SELECT * FROM {name}.evil") == [("hidden",)]
+                refusal = service.refusal(f"SELECT * FROM {name}.evil")
+                assert refusal is not None and reason in refusal
+            kept = service.refusal(f"SELECT * FROM IDENTIFIER('topics.{service.flights}')")
+            assert kept is not None and "written as names" in kept
+            assert service.refusal(f"SELECT * FROM topics.{service.flights} JOIN lake.{service.flights}") is None
+            assert service.refusal(f"SELECT * FROM log.{service.flights}") is None
+        finally:
+            for statement in ("DROP VIEW topics.evil", "DROP TABLE lake.evil", "DROP VIEW log.evil"):
+                hive.execute(statement)
+
+
+def test_what_a_client_drops_is_made_again(service: Service) -> None:
+    with cursor(service) as hive:
+        hive.execute("DROP SCHEMA log CASCADE")
+        hive.execute(f"DROP VIEW topics.{service.flights}")
+        assert service.own_rows(f"SELECT count(*) > 0 FROM log.{service.flights}") == [(True,)]
+        service.archive()  # a commit, or another record, is a reason to replace views
+        service.produce(service.flights, 1)
+        service.archive()
+        service.produce(service.create("after"), 1)
+        await_true(lambda: service.is_readable(f"log.{service.flights}", f"topics.{service.flights}"))
+        await_true(lambda: service.is_readable(f"log.{service.prefix}after"))
+
+
+def test_a_statement_over_rest_does_not_read_the_kept_view_where_it_cannot_fix_its_own(service: Service) -> None:
+    with pytest.raises(StatementError, match="cannot be read as one"):
+        service.own_rows(f"SELECT count(*) FROM topics.{service.flights}", broken=True)
 
 
 def test_a_taken_port_is_named(service: Service, tmp_path: Path) -> None:

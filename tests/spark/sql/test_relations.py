@@ -177,7 +177,7 @@ SCHEMA = '{"type": "object", "required": ["id"], "properties": {"id": {"type": "
 
 def test_records_that_cannot_be_decoded_are_rows(lab: Any, tmp_path: Path) -> None:
     from headwater.pipelines.analysis.analysis import analyse
-    from headwater.pipelines.sql.relations import delta_tables
+    from headwater.pipelines.sql.lake_tables import delta_tables
 
     lab.create("@orders")
     records = [(b"k", b'{"id": 1, "name": "a"}'), (b"\x00\xff", b"no JSON"), (None, b"\x80"), (b"k", None)]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from headwater.cli.sql.listing import Relation, parse_listing, relations_listed
-from headwater.pipelines.sql.relations import Known, archive_tables
+from headwater.pipelines.sql.lake_tables import archive_tables
+from headwater.pipelines.sql.relations import Known
 from headwater.pipelines.sql.topic_names import TopicNames
 
 

@@ -140,7 +140,8 @@ def _produce(admin: TopicAdmin, security: Mapping[str, str], loaded: Loaded, dat
 def _queries(spark: SparkSession, bootstrap_servers: Brokers, loaded: Loaded) -> None:
     from headwater.cli.sql.tables import print_table
     from headwater.pipelines.analysis.analysis import analyse
-    from headwater.pipelines.sql.relations import Known, Relations, delta_tables
+    from headwater.pipelines.sql.lake_tables import delta_tables
+    from headwater.pipelines.sql.relations import Known, Relations
     from headwater.pipelines.sql.statement import analysed
     from headwater.pipelines.sql.topic_names import TopicNames
     from headwater.pipelines.sql_text.scanner import statements

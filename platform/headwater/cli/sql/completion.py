@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from headwater.pipelines.sql.relations import LAKE
+from headwater.pipelines.sql.lake_tables import LAKE
 from headwater.pipelines.sql.shared_views import LOG
 from headwater.pipelines.sql.topic_names import INTERNAL_PREFIX
 from headwater.pipelines.sql_text import scanner

@@ -14,8 +14,9 @@ from headwater.pipelines.analysis.analysis import analyse
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.datasource.brokers import Brokers, brokers
 from headwater.pipelines.formats.registry_client import RegistryError
+from headwater.pipelines.sql.lake_tables import delta_tables
 from headwater.pipelines.sql.registry_columns import Registered, RegistryColumns, own_registry
-from headwater.pipelines.sql.relations import Known, Relations, TopicFrames, delta_tables
+from headwater.pipelines.sql.relations import Known, Relations, TopicFrames
 from headwater.pipelines.sql.shared_views import SharedViews
 from headwater.pipelines.sql.topic_names import TopicNames
 from headwater.pipelines.sql_text import scanner

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headwater.pipelines.sql.relations import LAKE
+from headwater.pipelines.sql.lake_tables import LAKE
 from headwater.pipelines.sql.shared_views import LOG
 from headwater.pipelines.sql.topic_names import INTERNAL_PREFIX
 from headwater.pipelines.sql_text.scanner import SqlTokenKind, tokens

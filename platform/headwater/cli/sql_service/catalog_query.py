@@ -15,9 +15,10 @@ from headwater.cli.sql.execution import failure_of
 from headwater.cli.sql.statement_run import StatementRun
 from headwater.cli.sql_service.connections import QueryWatch
 from headwater.cli.sql_service.result_rows import encoded, encoder_of
+from headwater.pipelines.sql.lake_tables import LAKE
 from headwater.pipelines.sql.query_judge import StatementRefusal
 from headwater.pipelines.sql.query_plan import refusal_of_frame, refusal_of_text
-from headwater.pipelines.sql.relations import LAKE, Relations
+from headwater.pipelines.sql.relations import Relations
 from headwater.pipelines.sql.shared_views import LOG, TOPICS, ServedViews
 from headwater.pipelines.sql.statement import analysed
 from headwater.pipelines.sql.statement_errors import StatementError
@@ -164,7 +165,7 @@ def _judged(
             held.callback(sessions.views.lock.release)
         held.callback(session.relations.end)  # the plan has them; other statements must not
         frame = analysed(session.spark, session.relations, statement, query.parameters)
-        _require(refusal_of_frame(frame), statement)
+        _require(refusal_of_frame(frame, session.relations.made), statement)
     run.check()
     return frame
 

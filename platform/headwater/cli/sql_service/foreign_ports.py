@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
@@ -18,6 +19,7 @@ __all__ = ["CONNECTIONS_MAX", "ClientGoneError", "ForeignPort"]
 #: Of each protocol. A connection has two threads here, and one of the JVM; further clients wait to be accepted.
 CONNECTIONS_MAX: Final = 64
 PIECE_BYTES: Final = 65_536
+PAUSE_S: Final = 1.0
 
 Check = Callable[[], None]
 
@@ -61,16 +63,22 @@ class ForeignPort:
             self._free.acquire()
             try:
                 client, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._listener.fileno() < 0:
+                    return
+                # Too many open files, or a client that is gone already: others come.
+                self._report(f"a client of {self._name} could not be accepted: {error.strerror}")
+                self._free.release()
+                time.sleep(PAUSE_S)
+                continue
             threading.Thread(target=self._serve, args=(client,), name=f"{self._name}-client", daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         try:
             with client, self._opened(lambda: _require_client(client)) as port:
                 self._pass_on(client, port)
-        except (ClientGoneError, ConnectionError):
-            pass  # the client has learned of it by the end of its connection
+        except ClientGoneError:
+            pass
         except Exception as error:  # noqa: BLE001 - whatever kept the JVM from being opened is told here
             self._report(f"a client of {self._name} was disconnected: {' '.join(str(error).split())[:500]}")
         finally:
@@ -79,9 +87,10 @@ class ForeignPort:
     def _pass_on(self, client: socket.socket, port: int) -> None:
         """Pass on the bytes of a connection, both ways, until one side has closed it."""
         with socket.create_connection(("127.0.0.1", port)) as server:
-            for each in (client, server):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+            with contextlib.suppress(OSError):  # of a client that is gone already
+                for each in (client, server):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            back = threading.Thread(target=_copy_back, args=(server, client), daemon=True)
             back.start()
             _copy(client, server)
             back.join()
@@ -97,6 +106,13 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         for each in (source, target):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+
+def _copy_back(server: socket.socket, client: socket.socket) -> None:
+    """Copy until the server has ended. Then nobody reads what the client sends: its connection ends, too."""
+    _copy(server, client)
+    with contextlib.suppress(OSError):
+        client.shutdown(socket.SHUT_RDWR)
 
 
 def _require_client(client: socket.socket) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from headwater.cli.sql.foreign_addresses import CONNECT, JDBC
+from headwater.cli.shell.output import note
+from headwater.cli.sql.foreign_addresses import CONNECT, JDBC, SERVER_NAMES
 from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark.session import lost_jvm
 from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.sql.connect_server import ConnectServer
 from headwater.pipelines.sql.foreign_views import ForeignViews
@@ -35,7 +37,7 @@ class ForeignServer(Protocol):
 
 
 class ForeignServers:
-    """Starts the views and then the servers, by a thread: the service's own queries do not wait for them.
+    """Makes views by a thread, for which the service's own queries do not wait. A server starts for its first client.
 
     The servers listen on ports of their own, on 127.0.0.1, which `foreign_ports` connects clients with.
     """
@@ -49,46 +51,45 @@ class ForeignServers:
             self._servers[JDBC] = ThriftServer(spark, os.path.join(folder, "hive"))
         if CONNECT in protocols:
             self._servers[CONNECT] = ConnectServer(spark)
-        self._ports: Mapping[str, int] = {}
+        self._ports: dict[str, int] = {}
         self._failure = ""
-        self._is_done = threading.Event()
-        self._is_over = False
-        self._thread = threading.Thread(target=self._start, name="foreign-servers", daemon=True)
+        self._lock = threading.Lock()
+        self._has_views = threading.Event()
+        self._thread = threading.Thread(target=self._make_views, name="foreign-servers", daemon=True)
 
     def start(self) -> None:
         """Begin; returns at once."""
         self._thread.start()
 
     def port(self, protocol: str, check: Callable[[], None]) -> int:
-        """The port of a server, once it serves. `check` is called meanwhile, and may raise.
+        """The port of a server, which is started if it does not serve yet. `check` is called meanwhile, and may raise.
 
-        Raises ServerRefusedError.
+        Raises ServerRefusedError; the next call tries again.
         """
-        while not self._is_done.wait(LOOK_S):
+        while not self._has_views.wait(LOOK_S):
             check()
         if self._failure:
-            raise ServerRefusedError(self._failure)
-        return self._ports[protocol]
+            raise ServerRefusedError(f"the views of topics cannot be made: {self._failure}; restart the SQL service")
+        with self._lock:
+            if protocol not in self._ports:
+                jvm.activate(self._spark)
+                self._ports[protocol] = self._servers[protocol].start()
+            return self._ports[protocol]
 
     def stop(self) -> None:
-        """End servers and views."""
-        self._is_over = True
+        """End servers and views. Of a JVM that is lost nothing remains to be ended."""
         self._views.stop()
         self._thread.join(STOP_SECONDS_MAX)
-        for server in self._servers.values():
-            server.stop()
+        for protocol in list(self._ports) if lost_jvm() is None else ():
+            try:
+                self._servers[protocol].stop()
+            except Exception as error:  # noqa: BLE001 - the JVM ends next, and with it the server
+                note(f"{SERVER_NAMES[protocol]} did not end in order: {first_line(error)}")
 
-    def _start(self) -> None:
+    def _make_views(self) -> None:
         try:
-            jvm.activate(self._spark)
             self._views.start()
-            ports = {}
-            for protocol, server in self._servers.items():
-                if self._is_over:
-                    return
-                ports[protocol] = server.start()
-            self._ports = ports
-        except Exception as error:  # noqa: BLE001 - told to the clients' ports; the service's own queries run on
-            self._failure = str(error) if isinstance(error, ServerRefusedError) else first_line(error)
+        except Exception as error:  # noqa: BLE001 - told to clients; the service's own queries run on
+            self._failure = first_line(error)
         finally:
-            self._is_done.set()
+            self._has_views.set()

@@ -10,8 +10,10 @@ from headwater.cli.sql.known_relations import Cluster
 from headwater.pipelines.loads.offsets.log_state import log_state
 from headwater.pipelines.seam.marks import UPSERT
 from headwater.pipelines.spark import jvm
-from headwater.pipelines.sql.relations import LAKE, Known, lake_table
+from headwater.pipelines.sql.lake_tables import LAKE, lake_table
+from headwater.pipelines.sql.relations import Known, Relations
 from headwater.pipelines.sql.shared_views import LOG
+from headwater.pipelines.sql.topic_names import TopicNames
 from headwater.pipelines.unified.newest_offsets import newest_offsets
 from headwater.pipelines.unified.session_archives import SessionArchives
 
@@ -37,14 +39,20 @@ class ServedTopics:
         self._spark = spark
         self._cluster = cluster
         self._tables = {each.topic: each.table for each in archives.specs}
-        self._relations = cluster.relations(spark, known, archives.frames(spark, cluster.where, is_kept=True))
-        self._to_make = dict(known.lake)
+        self._partitions: dict[str, int] = {}
+        # By its own listings: others would wait for each other, and there is one for each look.
+        names = TopicNames(lambda: tuple(self._partitions))
+        self._relations = Relations(
+            spark, cluster.where, names, known, archives.frames(spark, cluster.where, is_kept=True)
+        )
+        self._lake = dict(known.lake)
         self._clock = clock
         self._tried_at = float("-inf")
 
     def partitions(self) -> Mapping[str, int]:
         """See `ForeignTopics`."""
-        return self._cluster.admin.partition_counts()
+        self._partitions = self._cluster.admin.partition_counts()
+        return self._partitions
 
     def archived(self, topic: str) -> Hashable:
         """The table's version; of a table by key the log's ends, too, which its view fixes."""
@@ -75,10 +83,10 @@ class ServedTopics:
     def make_tables(self) -> None:
         """See `ForeignTopics`."""
         now = self._clock()
-        if not self._to_make or now - self._tried_at < TABLES_EVERY_S:
+        if now - self._tried_at < TABLES_EVERY_S:
             return
         self._tried_at = now
-        for name, path in list(self._to_make.items()):
-            if self._relations.frame((LAKE, name)) is not None:
+        for name, path in self._lake.items():
+            is_there = jvm.table_location(self._spark, LAKE, name) is not None
+            if not is_there and self._relations.frame((LAKE, name)) is not None:
                 lake_table(self._spark, name, jvm.qualified_path(self._spark, path))
-                del self._to_make[name]
