@@ -7,8 +7,9 @@ views are those of the JVM. A client's user name is not checked, and everything 
 from __future__ import annotations
 
 import os
+import pwd
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.spark import jvm_servers
@@ -23,8 +24,10 @@ __all__ = ["ThriftServer", "open_served_session", "thrift_conf"]
 
 _DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
-#: Where Spark's Ivy leaves the jars of `spark.jars.packages`, unless `spark.jars.ivy` names another folder.
-_IVY: Final = "~/.ivy2.5.2"
+#: Where Spark's Ivy leaves the jars of `spark.jars.packages`, unless `spark.jars.ivy` names another folder: below
+#: Java's `user.home`, which is not the variable HOME.
+_IVY: Final = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".ivy2.5.2")
+_DELTA_JAR: Final = "io.delta_delta-"
 
 #: A connection has a thread of the JVM, whose stack is a MiB. Further clients wait to be connected.
 CONNECTIONS_MAX: Final = 64
@@ -52,15 +55,24 @@ def open_served_session(name: str, log_path: str, extra: Mapping[str, str]) -> S
     catalog there (ClassNotFoundException otherwise). The jars' paths are known when Spark has fetched them: at the
     first start on a machine, the JVM is started a second time. Raises SessionError.
     """
-    jars = delta_jars(os.path.expanduser(extra.get("spark.jars.ivy", _IVY)))
+    jars = delta_jars(extra.get("spark.jars.ivy", _IVY))
     is_own = DELTA_PACKAGE in with_delta(extra.get(PACKAGES_CONF, ""))
     present = jars if is_own and all(map(os.path.exists, jars)) else []
     spark = open_session(name, log_path, _with_jars(extra, present))
-    missing = jvm_servers.jars_apart(spark, _DELTA_CATALOG)
+    missing = only_delta(jvm_servers.jars_apart(spark, _DELTA_CATALOG))
     if missing:
         close_session()
         spark = open_session(name, log_path, _with_jars(extra, missing))
     return spark
+
+
+def only_delta(paths: Iterable[str]) -> list[str]:
+    """The paths of Delta's own jars. Those that it needs have other versions than Spark's, which come first then.
+
+    >>> only_delta(["/ivy/jars/io.delta_delta-storage-4.4.0.jar", "/ivy/jars/com.fasterxml.jackson_core-2.jar"])
+    ['/ivy/jars/io.delta_delta-storage-4.4.0.jar']
+    """
+    return [path for path in paths if os.path.basename(path).startswith(_DELTA_JAR)]
 
 
 def _with_jars(extra: Mapping[str, str], jars: list[str]) -> dict[str, str]:

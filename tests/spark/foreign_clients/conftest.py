@@ -24,6 +24,7 @@ from headwater.pipelines.archive.running import ArchiveRun
 from headwater.pipelines.file_systems.opening import file_system
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.session import close_session
+from headwater.pipelines.sql import thrift_server
 from headwater.pipelines.sql.connect_server import ConnectServer, connect_conf
 from headwater.pipelines.sql.foreign_views import ForeignViews
 from headwater.pipelines.sql.query_plan import refusal_of_frame, refusal_of_text
@@ -168,7 +169,9 @@ def foreign_spark(working_folder: Path, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("foreign")
     conf = {**service_conf("local[2]"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     conf |= {**connect_conf(), **thrift_conf()}
-    session = open_served_session("foreign clients", str(folder / "spark.log"), conf)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(thrift_server, "_IVY", str(folder))  # as at the first start on a machine
+        session = open_served_session("foreign clients", str(folder / "spark.log"), conf)
     jvm.find_python_sources(session)
     yield session
     close_session()
