@@ -33,3 +33,12 @@ RESERVED = (*ORIGIN, FILE, SOURCE_POSITION, ERROR, FAILED, HEADERS_SEEN)
 
 # Schema of `format("headwater")` and `format("kafka")`, as far as stages use it.
 RECORD_DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+
+
+def quoted(name: str) -> str:
+    """A name as Spark SQL has it.
+
+    >>> quoted("a.b")
+    '`a.b`'
+    """
+    return "`" + name.replace("`", "``") + "`"

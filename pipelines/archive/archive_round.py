@@ -203,9 +203,6 @@ class ArchiveRound:
         from pyspark.sql import functions as f
 
         spark, snapshot = self.spark, self.snapshot
-        for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
-            # Whatever the session says: rows that are not read would be removed with their file.
-            spark.conf.set(f"spark.sql.files.{setting}", "false")
         files = jvm_delta.delta_files(spark, snapshot.transaction)
         if not files:
             return live, []

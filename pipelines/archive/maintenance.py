@@ -115,9 +115,6 @@ def _cluster(
     is_stopped: Callable[[], bool],
 ) -> None:
     """Write the rows of files as `files` others, divided and sorted by `_timestamp`."""
-    for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
-        # Whatever the session says: rows that are not read would be removed with their file.
-        spark.conf.set(f"spark.sql.files.{setting}", "false")
     rows = jvm_delta.delta_file_rows(spark, transaction, replaced)
     divided = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, columns.TIMESTAMP)
     jvm_delta.commit_delta_rearranged(

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.pipelines.columns import RESERVED
+from headwater.pipelines.columns import RESERVED, quoted
 
 SCHEMA_BYTES_MAX = 1024 * 1024
 REFERENCES_MAX = 20  # chained, before a type
@@ -61,7 +61,7 @@ def parse(text: str) -> ValueSchema:
     if unknown:
         raise ValueError(f"$.required: {unknown[0]} is not among the properties")
     strict = tuple(name for name in required if not _nullable(properties[name]))
-    parts = [f"{_quoted(name)} {_type(part, schema, f'$.{name}', 1)}" for name, part in properties.items()]
+    parts = [f"{quoted(name)} {_type(part, schema, f'$.{name}', 1)}" for name, part in properties.items()]
     return ValueSchema(", ".join(parts), strict)
 
 
@@ -114,10 +114,6 @@ def _properties(schema: dict[str, Any], root: dict[str, Any], path: str) -> dict
     return found
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _nullable(schema: Any) -> bool:
     kind = schema.get("type") if isinstance(schema, dict) else None
     return isinstance(kind, list) and "null" in kind
@@ -148,6 +144,6 @@ def _type(schema: Any, root: dict[str, Any], path: str, depth: int) -> str:
         return f"MAP<STRING, {_type(schema['additionalProperties'], root, f'{path}.*', depth + 1)}>"
     if kind == "object":
         inner = _properties(schema, root, path)
-        parts = ", ".join(f"{_quoted(n)}: {_type(p, root, f'{path}.{n}', depth + 1)}" for n, p in inner.items())
+        parts = ", ".join(f"{quoted(n)}: {_type(p, root, f'{path}.{n}', depth + 1)}" for n, p in inner.items())
         return f"STRUCT<{parts}>"
     raise ValueError(f"{path}: unknown type {kind!r}; known: string, integer, number, boolean, array, object")

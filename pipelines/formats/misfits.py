@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from headwater.pipelines.columns import quoted
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructType
@@ -65,7 +67,7 @@ def csv_texts(text: Column, schema: StructType, options: Mapping[str, str]) -> C
     """Return the fields of a CSV line by name, each as text, and CORRUPT if their number is wrong."""
     from pyspark.sql import functions as f
 
-    ddl = ", ".join(f"{_quoted(name)} STRING" for name in [*schema.fieldNames(), CORRUPT])
+    ddl = ", ".join(f"{quoted(name)} STRING" for name in [*schema.fieldNames(), CORRUPT])
     return f.from_csv(text, ddl, _permissive(options))
 
 
@@ -102,7 +104,3 @@ def shown(kind: DataType) -> str:
 
 def _permissive(options: Mapping[str, str]) -> dict[str, str]:
     return {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

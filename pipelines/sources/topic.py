@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines import columns
@@ -172,15 +172,11 @@ def batch_of_ranges(
 
     A topic of another id is refused. The other arguments are those of `batch_between`.
     """
-    from headwater.pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION, TOPIC_ID_OPTION
-
-    start, end = (json.dumps({topic: {str(p): part[side] for p, part in ranges.items()}}) for side in (0, 1))
-    reader = (
-        _batch_reader(spark, bootstrap_servers, start, end, READ_COMMITTED, headers, json_fields, pushdown, disorder_ms)
-        .option("assign", json.dumps({topic: sorted(ranges)}))
-        .option(TASK_RECORDS_OPTION, TASK_RECORDS)
+    start, end = (_offsets(topic, {p: part[side] for p, part in ranges.items()}) for side in (0, 1))
+    reader = _batch_reader(
+        spark, bootstrap_servers, start, end, READ_COMMITTED, headers, json_fields, pushdown, disorder_ms
     )
-    return reader.option(TOPIC_ID_OPTION, topic_id).load()
+    return _of_partitions(reader, topic, topic_id, ranges)
 
 
 def batch_from(
@@ -197,16 +193,23 @@ def batch_from(
 
     A topic of another id is refused.
     """
+    reader = _batch_reader(
+        spark, bootstrap_servers, _offsets(topic, starts), "latest", READ_COMMITTED, headers, json_fields, False, None
+    )
+    return asked_again(_of_partitions(reader, topic, topic_id, starts))
+
+
+def _offsets(topic: str, offsets: Mapping[int, int]) -> str:
+    """Offsets by partition in the form of `startingOffsets`."""
+    return json.dumps({topic: {str(partition): offset for partition, offset in offsets.items()}})
+
+
+def _of_partitions(reader: DataFrameReader, topic: str, topic_id: str, partitions: Iterable[int]) -> DataFrame:
+    """The records of some partitions of a topic with this id."""
     from headwater.pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION, TOPIC_ID_OPTION
 
-    start = json.dumps({topic: {str(partition): offset for partition, offset in starts.items()}})
-    reader = (
-        _batch_reader(spark, bootstrap_servers, start, "latest", READ_COMMITTED, headers, json_fields, False, None)
-        .option("assign", json.dumps({topic: sorted(starts)}))
-        .option(TASK_RECORDS_OPTION, TASK_RECORDS)
-        .option(TOPIC_ID_OPTION, topic_id)
-    )
-    return asked_again(reader.load())
+    reader = reader.option("assign", json.dumps({topic: sorted(partitions)}))
+    return reader.option(TASK_RECORDS_OPTION, TASK_RECORDS).option(TOPIC_ID_OPTION, topic_id).load()
 
 
 def asked_again(records: DataFrame) -> DataFrame:

@@ -189,7 +189,7 @@ def commit_delta_rearranged(
     python = jvm.org.apache.spark.api.python.PythonUtils
     none = _scala_object(jvm, "scala.None")
     operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$Optimize").apply(
-        python.toSeq([]), python.toSeq(["_timestamp"]), False, none, False
+        python.toSeq([]), python.toSeq([]), False, none, False
     )
     with committing():
         transaction.commitIfNeeded(actions, operation, tags)
@@ -224,13 +224,16 @@ def delta_files(session: SparkSession, transaction: Any) -> dict[str, Any]:
 
 
 def delta_file_rows(spark: SparkSession, transaction: Any, files: Sequence[Any]) -> DataFrame:
-    """The rows of some files of a table, without those that deletion vectors mark.
+    """The rows of some files of a table, without those that deletion vectors mark. A file that is gone is an error.
 
     Depends on `DeltaLog.createDataFrame` and the number of its arguments.
     """
     from pyspark.sql import DataFrame
 
     jvm: Any = spark._jvm
+    for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+        # Whatever the session says: rows that are not read would be removed with their file.
+        spark.conf.set(f"spark.sql.files.{setting}", "false")
     chosen = jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(files))
     none = _scala_object(jvm, "scala.None")
     made = transaction.deltaLog().createDataFrame(transaction.snapshot(), chosen, False, none)

@@ -21,13 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headwater.pipelines.columns import quoted
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql import topic_rows
 from headwater.pipelines.sql.lake_tables import LAKE, lake_table
 from headwater.pipelines.sql.registry_columns import Registered
-from headwater.pipelines.sql.shared_views import GLOBAL_DATABASE, LOG, LogViews, SharedViews, quoted
+from headwater.pipelines.sql.shared_views import GLOBAL_DATABASE, LOG, LogViews, SharedViews
 from headwater.pipelines.sql.statement_errors import StatementError, missing_format
 from headwater.pipelines.sql.topic_names import AmbiguousTopicError, TopicNames
 from headwater.pipelines.sql.topic_tables import topic_table

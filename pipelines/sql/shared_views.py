@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headwater.pipelines.columns import quoted
 from headwater.pipelines.spark import jvm_servers
 from headwater.pipelines.sql_text.scanner import Name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["GLOBAL_DATABASE", "LOG", "TOPICS", "LogViews", "ServedViews", "SharedViews", "log_view_text", "quoted"]
+__all__ = ["GLOBAL_DATABASE", "LOG", "TOPICS", "LogViews", "ServedViews", "SharedViews", "log_view_text"]
 
 LOG: Final = "log"
 TOPICS: Final = "topics"
@@ -151,12 +152,3 @@ def log_view_text(topic: str) -> str:
     'SELECT * FROM topics.`log$flights`'
     """
     return f"SELECT * FROM {TOPICS}.{quoted(HIDDEN_PREFIX + topic)}"  # noqa: S608 - quoted
-
-
-def quoted(name: str) -> str:
-    """A name as SQL has it.
-
-    >>> quoted("a.b")
-    '`a.b`'
-    """
-    return "`" + name.replace("`", "``") + "`"

@@ -74,7 +74,7 @@ def rows_of(records: DataFrame, known: KnownColumns, topic: str) -> DataFrame:
         return decoded.select(
             *FIRST,
             text_of(f.col(columns.KEY)).alias(columns.KEY),
-            *(f"`{name.replace('`', '``')}`" for name in own),
+            *map(columns.quoted, own),
             error,
             f.when(error.isNotNull(), text_of(f.col(columns.VALUE))).alias(columns.VALUE),
         )

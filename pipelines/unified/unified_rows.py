@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-__all__ = ["joined_halves", "unified_rows", "upserted"]
+__all__ = ["joined_halves", "require_fit", "unified_rows", "upserted"]
 
 
 def unified_rows(
@@ -47,9 +47,7 @@ def unified_rows(
     lake = None
     if offsets.version >= 0:
         lake = spark.read.format("delta").option("versionAsOf", offsets.version).load(offsets.table)
-        found = misfit(lake.schema.json(), schema.json(), merge=True)
-        if found is not None:
-            raise ArchiveError(f"{found} in the table {offsets.table}: the archive needs another table")
+        require_fit(lake.schema, schema, offsets.table)
     records = tail = None
     headers = spec.headers or decoding.topic_needs_headers(known, offsets.topic)
     json_fields = decoding.topic_json_fields(known, offsets.topic)
@@ -89,6 +87,13 @@ def unified_rows(
     if offsets.mode == UPSERT and lake is not None and tail is not None:
         return upserted(lake, tail, is_tombstone(known, offsets.topic, keeps_value=spec.raw))
     return joined_halves(spark, lake, tail, schema)
+
+
+def require_fit(lake: StructType, schema: StructType, table: str) -> None:
+    """Raise ArchiveError if rows with the columns `schema` would not fit a table with the columns `lake` any more."""
+    found = misfit(lake.json(), schema.json(), merge=True)
+    if found is not None:
+        raise ArchiveError(f"{found} in the table {table}: the archive needs another table")
 
 
 def upserted(lake: DataFrame, tail: DataFrame, is_deleted: Column) -> DataFrame:

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Final
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.errors import ArchiveError, other_topic
 from headwater.pipelines.archive.rows import FIRST, rows_of
+from headwater.pipelines.columns import quoted
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.datasource.history import ARCHIVED, History
 from headwater.pipelines.file_systems.local import local_path
 from headwater.pipelines.loads.offsets.planning import LogState
-from headwater.pipelines.loads.targets.schemas import misfit
 from headwater.pipelines.seam.marks import UPSERT
 from headwater.pipelines.seam.table_offsets import TableOffsets
 from headwater.pipelines.sources import decoding
 from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.unified.unified_rows import require_fit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,12 +118,16 @@ def unified_stream(
     if not is_history:
         lake = None if table is None else spark.read.format("delta").load(spec.table).schema
         live = _rows(records, known, spec)
-        return live if lake is None else _in_columns(live, _checked(lake, schema, spec), schema)
+        if lake is None:
+            return live
+        require_fit(lake, schema, spec.table)
+        return _in_columns(live, lake, schema)
     lake = _places(records, records.schema[ARCHIVED].dataType)
+    require_fit(lake, schema, spec.table)
     # With `raw: true` the table has values, which need no decoding.
     live = records.withColumn("value", f.when(f.col(ARCHIVED).isNull(), f.col("value")))
     rows = _rows(live, known, spec, carried=ARCHIVED)
-    return _in_columns(rows, _checked(lake, schema, spec), schema)
+    return _in_columns(rows, lake, schema)
 
 
 def _rows(records: DataFrame, known: KnownColumns, spec: TopicArchiveSpec, *, carried: str = "") -> DataFrame:
@@ -146,13 +151,6 @@ def _places(records: DataFrame, row: object) -> StructType:
     return StructType([*places, *row.fields])
 
 
-def _checked(lake: StructType, schema: StructType, spec: TopicArchiveSpec) -> StructType:
-    found = misfit(lake.json(), schema.json(), merge=True)
-    if found is not None:
-        raise ArchiveError(f"{found} in the table {spec.table}: the archive needs another table")
-    return lake
-
-
 def _in_columns(rows: DataFrame, lake: StructType, schema: StructType) -> DataFrame:
     """Rows with the table's columns, then those that it lacks, as `joined_halves` has them."""
     from pyspark.sql import functions as f
@@ -164,15 +162,11 @@ def _in_columns(rows: DataFrame, lake: StructType, schema: StructType) -> DataFr
     found = []
     for field in lake.fields:
         here = live.get(field.name.lower())
-        column = f.lit(None).cast(field.dataType) if here is None else f.col(_quoted(here))
+        column = f.lit(None).cast(field.dataType) if here is None else f.col(quoted(here))
         if has_history and field.name not in FIRST:
             column = f.when(past, f.col(ARCHIVED)[field.name]).otherwise(column)
         found.append(column.alias(field.name))
     for name, there in live.items():
         if name not in own:
-            found.append(f.when(~past, f.col(_quoted(there))).alias(there))
+            found.append(f.when(~past, f.col(quoted(there))).alias(there))
     return rows.select(*found)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from headwater.pipelines.columns import quoted
 from headwater.pipelines.schemas.avro.parser import parse
 from headwater.pipelines.schemas.avro.types import (
     AvroType,
@@ -91,11 +92,6 @@ class Node:
             for child in self.children:
                 found += child.nulls()
         return found
-
-
-def quoted(name: str) -> str:
-    """Quote a name for DDL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def columns_ddl(root: Node) -> str:
