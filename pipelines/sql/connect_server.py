@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.spark import jvm_servers
 from headwater.pipelines.spark.spark_errors import first_line
-from headwater.pipelines.sql.loopback import ServerRefusedError, loopback_address
+from headwater.pipelines.sql.loopback import LOCALHOST, ServerRefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,28 +18,22 @@ __all__ = ["ConnectServer", "connect_conf"]
 
 _ADDRESS: Final = "spark.connect.grpc.binding.address"
 _PORT: Final = "spark.connect.grpc.binding.port"
-_NAME: Final = "Spark Connect"
 
 
-def connect_conf(address: str = "127.0.0.1", port: int = 0) -> dict[str, str]:
-    """The settings of a session that may start Spark Connect: Spark reads them from its context.
+def connect_conf() -> dict[str, str]:
+    """The settings of a session that may start Spark Connect, on a free port: Spark reads them from its context.
 
-    Port 0 lets the system choose. Raises ServerRefusedError for an address that is not loopback.
-
-    >>> connect_conf("localhost", 15002)
-    {'spark.connect.grpc.binding.address': '127.0.0.1', 'spark.connect.grpc.binding.port': '15002'}
+    Without the address, Spark binds every address of the machine.
     """
-    return {_ADDRESS: loopback_address(address, _NAME), _PORT: str(port)}
+    return {_ADDRESS: LOCALHOST, _PORT: "0"}
 
 
 class ConnectServer:
     """One server at a time in a JVM, in a session with `connect_conf`."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Raises ServerRefusedError if the session's address is not loopback, which Spark's own default is not."""
+        assert spark.sparkContext.getConf().get(_ADDRESS) == LOCALHOST, "others must not reach it"
         self._spark = spark
-        # Without the setting, Spark binds every address of the machine.
-        self.address = loopback_address(spark.sparkContext.getConf().get(_ADDRESS) or "0.0.0.0", _NAME)  # noqa: S104
         self.port = 0
 
     def start(self) -> int:
@@ -50,8 +44,7 @@ class ConnectServer:
         try:
             self.port = jvm_servers.start_connect_server(self._spark)
         except Py4JJavaError as error:
-            where = f"{self.address}:{self._spark.sparkContext.getConf().get(_PORT)}"
-            raise ServerRefusedError(f"{_NAME} did not start on {where}: {first_line(error)}") from None
+            raise ServerRefusedError(f"Spark Connect did not start: {first_line(error)}") from None
         return self.port
 
     def stop(self) -> None:
@@ -59,9 +52,3 @@ class ConnectServer:
         if self.port:
             jvm_servers.stop_connect_server(self._spark)
             self.port = 0
-
-    @property
-    def url(self) -> str:
-        """What `SparkSession.builder.remote` takes."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"sc://{host}:{self.port}"

@@ -1,13 +1,15 @@
-"""The addresses on which foreign clients are served: those that only this machine reaches."""
+"""Where foreign clients are served, and how many: on addresses that only this machine reaches."""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import Final
 
-__all__ = ["ServerRefusedError", "loopback_address"]
+__all__ = ["CONNECTIONS_MAX", "LOCALHOST", "ServerRefusedError", "loopback_address"]
 
-_LOCALHOST: Final = "127.0.0.1"
+LOCALHOST: Final = "127.0.0.1"
+#: Of each protocol. A connection has a thread of the JVM, whose stack is a MiB; further clients wait to be accepted.
+CONNECTIONS_MAX: Final = 64
 
 
 class ServerRefusedError(Exception):
@@ -24,7 +26,7 @@ def loopback_address(address: str, server: str) -> str:
     ('127.0.0.1', '::1')
     """
     if address == "localhost":
-        return _LOCALHOST
+        return LOCALHOST
     try:
         is_loopback = ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.spark import jvm_servers
 from headwater.pipelines.spark.session import DELTA_PACKAGE, PACKAGES_CONF, close_session, open_session, with_delta
 from headwater.pipelines.spark.spark_errors import first_line
-from headwater.pipelines.sql.loopback import ServerRefusedError, loopback_address
+from headwater.pipelines.sql.loopback import CONNECTIONS_MAX, LOCALHOST, ServerRefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,9 +27,6 @@ _CLASS_PATH: Final = "spark.driver.extraClassPath"
 #: Java's `user.home`, which is not the variable HOME.
 _IVY: Final = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".ivy2.5.2")
 _DELTA_JAR: Final = "io.delta_delta-"
-
-#: A connection has a thread of the JVM, whose stack is a MiB. Further clients wait to be connected.
-CONNECTIONS_MAX: Final = 64
 
 
 def thrift_conf() -> dict[str, str]:
@@ -86,12 +82,13 @@ def _with_jars(extra: Mapping[str, str], jars: list[str]) -> dict[str, str]:
 
 
 class ThriftServer:
-    """One server at a time in a JVM; `folder` is for the files that Hive's classes write, and ends with the service."""
+    """One server at a time in a JVM, on a free port of 127.0.0.1.
 
-    def __init__(self, spark: SparkSession, folder: str, address: str = "127.0.0.1", port: int = 0) -> None:
-        """Port 0 lets the system choose. Raises ServerRefusedError for an address that is not loopback."""
-        self.address = loopback_address(address, "the Thrift server")
-        self.port = port
+    `folder` is for the files that Hive's classes write, and ends with the service.
+    """
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self.port = 0
         self._spark = spark
         self._folder = os.path.abspath(folder)
         self._server: Any = None
@@ -101,7 +98,6 @@ class ThriftServer:
         from py4j.protocol import Py4JJavaError
 
         assert self._server is None, "started twice"
-        _check_free(self.address, self.port)
         os.makedirs(self._folder, exist_ok=True)
         try:
             self._server = jvm_servers.start_thrift_server(self._spark, self._settings(), self._properties())
@@ -116,18 +112,12 @@ class ThriftServer:
             jvm_servers.stop_thrift_server(self._server)
             self._server = None
 
-    @property
-    def url(self) -> str:
-        """The JDBC URL."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"jdbc:hive2://{host}:{self.port}/"
-
     def _settings(self) -> dict[str, str]:
         return {
             "hive.server2.transport.mode": "binary",
             "hive.server2.authentication": "NONE",  # SASL PLAIN with any name: what clients do unless told otherwise
-            "hive.server2.thrift.bind.host": self.address,
-            "hive.server2.thrift.port": str(self.port),
+            "hive.server2.thrift.bind.host": LOCALHOST,
+            "hive.server2.thrift.port": "0",
             "hive.server2.thrift.max.worker.threads": str(CONNECTIONS_MAX),
             # Hadoop would be asked to let this user act as the one whose name the client gives.
             "hive.server2.enable.doAs": "false",
@@ -141,14 +131,3 @@ class ThriftServer:
     def _properties(self) -> dict[str, str]:
         # Hive's classes open a Derby database in memory, and its log in the working folder.
         return {"derby.stream.error.file": os.path.join(self._folder, "derby.log")}
-
-
-def _check_free(address: str, port: int) -> None:
-    """Hive's classes say only that the service failed. Raises ServerRefusedError."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: closed connections do not matter
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            raise ServerRefusedError(f"the Thrift server cannot listen on {address}:{port}: {error.strerror}") from None

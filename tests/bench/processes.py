@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +20,15 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 # ApiVersions v0: the smallest question every Kafka broker answers.
 API_VERSIONS_REQUEST = b"\0\0\0\x0f\0\x12\0\0\0\0\0\x07\0\x05bench"
+
+
+def metrics_of(port: int) -> str:
+    """A process's metrics for Prometheus; '' if it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+    except (urllib.error.URLError, ConnectionError):
+        return ""
 
 
 class Failed(Exception):

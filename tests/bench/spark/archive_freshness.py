@@ -6,9 +6,7 @@ import json
 import re
 import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from tests.bench.processes import (
     cores_used_percent,
     cpu_seconds_by_process,
     free_port,
+    metrics_of,
     peak_resident_mib,
     proportional_mib,
 )
@@ -246,11 +245,7 @@ def _await(driver: Child, port: int, *, rows: int, limit_s: float) -> float:
     text = ""
     while True:
         driver.check_running()
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-                text = answer.read().decode()
-        except (urllib.error.URLError, ConnectionError):
-            pass
+        text = metrics_of(port) or text
         added, behind = (sum(float(count) for count in each.findall(text)) for each in (_ROWS, _BEHIND))
         if added >= rows and not behind:
             return sum(float(count) for count in _FAILURES.findall(text))

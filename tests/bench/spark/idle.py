@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from confluent_kafka import Producer
 
 from tests.bench.peers import headwater_processes
 from tests.bench.peers.headwater_processes import HEADWATER, environment
-from tests.bench.processes import Child, Failed, cores_used_percent, free_port
+from tests.bench.processes import Child, Failed, cores_used_percent, free_port, metrics_of
 from tests.bench.report import Table, listing
 
 STAGES = 3
@@ -90,11 +88,7 @@ def _await(driver: Child, port: int, *, has_rows: bool) -> None:
     text = ""
     while True:
         driver.check_running()
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-                text = answer.read().decode()
-        except (urllib.error.URLError, ConnectionError):
-            pass
+        text = metrics_of(port) or text
         rows = [float(count) for count in _ROWS.findall(text)]
         if len(_STATE.findall(text)) == STAGES and (not has_rows or min(rows) >= RECORDS):
             return

@@ -16,6 +16,18 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 END_S = 900
 READ_S = 60
+#: Of brokers any one of which may die.
+CLUSTER = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    # Fewer of them load faster, and any broker still has some.
+    "offsets.topic.num.partitions": 6,
+    "transaction.state.log.num.partitions": 6,
+    "auto.create.topics.enable": False,
+}
 
 
 class Drivers:

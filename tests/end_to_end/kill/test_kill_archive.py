@@ -36,7 +36,7 @@ from headwater.pipelines.locks.table_lock import table_lock
 from headwater.pipelines.seam.table_offsets import table_offsets
 from tests.end_to_end.conftest import Headwater
 from tests.end_to_end.kill.claims import Claims
-from tests.end_to_end.kill.killed_processes import committed_records
+from tests.end_to_end.kill.killed_processes import CLUSTER, committed_records
 from tests.faults.full_isrs import await_full_isrs
 from tests.faults.processes import SESSION_S, FaultyCluster
 from tests.waiting import until
@@ -60,17 +60,6 @@ VICTIMS = {1: ("archiver", "broker", "archiver"), 3: ("broker", "archiver", "bro
 #: Which broker of three is killed, one role after the other.
 ROLES = ("leader", "coordinator", "any")
 TRANSACTIONAL_ID = "kill-archive"
-CLUSTER = {
-    "default.replication.factor": 3,
-    "min.insync.replicas": 2,
-    "offsets.topic.replication.factor": 3,
-    "transaction.state.log.replication.factor": 3,
-    "transaction.state.log.min.isr": 2,
-    # Fewer of them load faster, and any broker still has some.
-    "offsets.topic.num.partitions": 6,
-    "transaction.state.log.num.partitions": 6,
-    "auto.create.topics.enable": False,
-}
 #: Looks at the unified table, of which one may fail because its files are removed.
 LOOKS_A_VACUUM = 3
 #: Few enough that a reader of the whole table keeps up.

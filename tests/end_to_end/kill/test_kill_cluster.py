@@ -31,7 +31,7 @@ from headwater.logtier.client.coordinators import GROUP, TRANSACTION, find_coord
 from headwater.logtier.client.errors import BrokerError
 from headwater.pipelines.sinks.exactly_once.exactly_once_fence import FENCES_TOPIC, stage_owner
 from tests.end_to_end.delta_log import delta_rows
-from tests.end_to_end.kill.killed_processes import END_S, committed_records
+from tests.end_to_end.kill.killed_processes import CLUSTER, END_S, committed_records
 from tests.end_to_end.kill.numbers_pipeline import NumbersPipeline, differences
 from tests.faults.full_isrs import await_full_isrs
 from tests.faults.processes import SESSION_S, FaultyCluster, until
@@ -43,17 +43,6 @@ ROUNDS = int(os.environ.get("KILL_ROUNDS") or SHORT_ROUNDS)
 SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(2**32))
 
 BROKERS = (1, 2, 3)
-CLUSTER = {
-    "default.replication.factor": 3,
-    "min.insync.replicas": 2,
-    "offsets.topic.replication.factor": 3,
-    "transaction.state.log.replication.factor": 3,
-    "transaction.state.log.min.isr": 2,
-    # Fewer of them load faster, and any broker still has some.
-    "offsets.topic.num.partitions": 6,
-    "transaction.state.log.num.partitions": 6,
-    "auto.create.topics.enable": False,
-}
 OWN_PARTITIONS = 12
 WINDOWS = ("records_sent", "transaction_open", "committed", "tables_written", "computed", "begun", "done")
 #: What the killed broker is to the stage whose windows these are.

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headwater.cli.sql_service.foreign_ports import CONNECTIONS_MAX, ForeignPort
+from headwater.cli.sql_service.foreign_ports import ForeignPort
+from headwater.pipelines.sql.loopback import CONNECTIONS_MAX
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

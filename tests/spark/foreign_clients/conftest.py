@@ -91,6 +91,14 @@ class Service:
         self.thrift = ThriftServer(spark, str(folder / "thrift"))
         self.connect = ConnectServer(spark)
 
+    @property
+    def jdbc_url(self) -> str:
+        return f"jdbc:hive2://127.0.0.1:{self.thrift.port}/"
+
+    @property
+    def connect_url(self) -> str:
+        return f"sc://127.0.0.1:{self.connect.port}"
+
     # What tests do.
 
     def create(self, topic: str, partitions: int = 1) -> str:

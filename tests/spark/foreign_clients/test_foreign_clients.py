@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 from impala.dbapi import connect
 
-from headwater.pipelines.sql.loopback import ServerRefusedError
 from headwater.pipelines.sql.statement_errors import StatementError
-from headwater.pipelines.sql.thrift_server import ThriftServer
 from tests.jars import SPARK_JARS, java_program
 from tests.spark.foreign_clients.conftest import Service, await_true
 
@@ -71,14 +69,14 @@ def test_beeline_reads_all_names(service: Service) -> None:
     given = [each for text in counts(service) for each in ("-e", text)]
     beeline = java_program([f"{SPARK_JARS}/*"], "org.apache.hive.beeline.BeeLine")
     quiet = ("--silent=true", "--outputformat=csv2")  # else its prompt stands before rows
-    shown = run([*beeline, "-u", service.thrift.url, "-n", "anyone", *quiet, *given])
+    shown = run([*beeline, "-u", service.jdbc_url, "-n", "anyone", *quiet, *given])
     assert [line for line in shown if line.isdigit()] == COUNTED
 
 
 def test_a_jdbc_program_reads_all_names_and_finds_them_in_the_metadata(service: Service) -> None:
     # Janino, which Spark has, compiles the program: a JRE is enough.
     program = java_program([f"{SPARK_JARS}/*"], "org.codehaus.janino.SimpleCompiler", str(PROGRAM), PROGRAM.stem)
-    shown = run([*program, service.thrift.url, *counts(service)])
+    shown = run([*program, service.jdbc_url, *counts(service)])
     assert shown[:4] == COUNTED
     flights = service.flights.lower()
     assert {f"topics.{flights}", f"log.{flights}", f"lake.{flights}"} <= {each.lower() for each in shown[4:]}
@@ -94,7 +92,7 @@ def test_a_python_hive_client_reads_all_names(service: Service) -> None:
 
 
 def test_a_remote_pyspark_session_reads_all_names(service: Service) -> None:
-    shown = run([sys.executable, "-c", REMOTE, service.connect.url, *counts(service)])
+    shown = run([sys.executable, "-c", REMOTE, service.connect_url, *counts(service)])
     assert shown == [*COUNTED, "10"]
 
 
@@ -223,13 +221,6 @@ def test_what_a_client_drops_is_made_again(service: Service) -> None:
 def test_a_statement_over_rest_does_not_read_the_kept_view_where_it_cannot_fix_its_own(service: Service) -> None:
     with pytest.raises(StatementError, match="cannot be read as one"):
         service.own_rows(f"SELECT count(*) FROM topics.{service.flights}", broken=True)
-
-
-def test_a_taken_port_is_named(service: Service, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ServerRefusedError, match=f"cannot listen on 127.0.0.1:{port}"):
-            ThriftServer(service.spark, str(tmp_path), port=port).start()
 
 
 def test_stopped_servers_close_their_ports_and_start_again(service: Service, working_folder: Path) -> None:

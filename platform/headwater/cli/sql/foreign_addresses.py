@@ -40,12 +40,12 @@ def foreign_addresses(verb: str, texts: Mapping[str, str | None]) -> dict[str, t
 
 def _address(verb: str, protocol: str, text: str) -> tuple[str, int]:
     # `up` starts its children before it imports anything of theirs.
-    from headwater.pipelines.sql.loopback import ServerRefusedError, loopback_address
+    from headwater.pipelines.sql.loopback import LOCALHOST, ServerRefusedError, loopback_address
 
     address, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal() and int(port) <= PORT_MAX):
         raise CliError(verb, f"--{protocol} {text}: not of the form PORT or ADDRESS:PORT, with ports 0 to {PORT_MAX}")
     try:
-        return loopback_address(address.strip("[]") or "127.0.0.1", SERVER_NAMES[protocol]), int(port)
+        return loopback_address(address.strip("[]") or LOCALHOST, SERVER_NAMES[protocol]), int(port)
     except ServerRefusedError as error:
         raise CliError(verb, f"--{protocol} {text}: {error}") from None

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
-__all__ = ["CONNECTIONS_MAX", "ClientGoneError", "ForeignPort"]
+from headwater.pipelines.sql.loopback import CONNECTIONS_MAX, LOCALHOST
 
-#: Of each protocol. A connection has two threads here, and one of the JVM; further clients wait to be accepted.
-CONNECTIONS_MAX: Final = 64
+__all__ = ["ClientGoneError", "ForeignPort"]
+
 PIECE_BYTES: Final = 65_536
 PAUSE_S: Final = 1.0
 
@@ -86,7 +86,7 @@ class ForeignPort:
 
     def _pass_on(self, client: socket.socket, port: int) -> None:
         """Pass on the bytes of a connection, both ways, until one side has closed it."""
-        with socket.create_connection(("127.0.0.1", port)) as server:
+        with socket.create_connection((LOCALHOST, port)) as server:
             with contextlib.suppress(OSError):  # of a client that is gone already
                 for each in (client, server):
                     each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

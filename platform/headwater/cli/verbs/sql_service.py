@@ -115,7 +115,8 @@ def _is_served(path: str) -> bool:
         return True
 
 
-def _foreign_listener(protocol: str, address: tuple[str, int]) -> socket.socket:
+def foreign_listener(protocol: str, address: tuple[str, int]) -> socket.socket:
+    """Listen for clients of a protocol. Raises CliError."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     try:
         return socket.create_server(address, family=family, backlog=128)
@@ -167,7 +168,7 @@ def _run(
         ports = {
             protocol: ForeignPort(
                 SERVER_NAMES[protocol],
-                listeners.enter_context(_foreign_listener(protocol, address)),
+                listeners.enter_context(foreign_listener(protocol, address)),
                 opened(protocol),
                 note,
             )
