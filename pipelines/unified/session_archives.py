@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+from headwater.pipelines.archive.configured import KnownArchives
 from headwater.pipelines.archive.declared import declared_archives
 from headwater.pipelines.archive.listing import ArchiveListing
 from headwater.pipelines.datasource.brokers import Brokers
@@ -54,8 +55,21 @@ class SessionArchives:
         declared.loaded.require_secrets()
         if brokers is None:
             return cls(declared.specs, declared.loaded)
-        known = ArchiveListing(declared, brokers, find_registry).now()
+        return cls.listed(ArchiveListing(declared, brokers, find_registry).now())
+
+    @classmethod
+    def listed(cls, known: KnownArchives) -> SessionArchives:
+        """The archives of a listing."""
         return cls(known.specs, known.loaded, {topic: each.reason for topic, each in known.refused.items()})
+
+    def refusals(self, before: SessionArchives | None = None) -> list[str]:
+        """A line for each topic whose archive cannot be, without those that `before` has as well."""
+        known = {} if before is None else before.refused
+        return [
+            f"{topic} is the topic alone, its archive cannot be: {reason}"
+            for topic, reason in self.refused.items()
+            if known.get(topic) != reason
+        ]
 
     def known(self, known: Known) -> Known:
         """What is known of a session's relations, with the archives' tables."""

@@ -9,13 +9,14 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from headwater.pipelines.archive.status_record import ArchiverStatus, decode_archiver_status
 from headwater.pipelines.monitoring.status import STATUS_TOPIC
@@ -25,7 +26,8 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 READY = re.compile(r"Headwater is ready: kafka (\S+), http (\S+), metrics (\S+)\n")
-TEXT = "archive: {root: lake, freshness: 1 second, topics: {flights: }}\n"
+#: Topics are archived that enable it by their configs.
+TEXT = "archive: {root: lake, freshness: 1 second}\n"
 BEGIN_S = 300.0
 UP = ("up", "--data", "data", "--kafka-port", "0", "--http-port", "0", "--archive", "archive.yaml", "--sql")
 
@@ -94,12 +96,25 @@ def counted(http: str, name: str) -> int:
     return int(found[0] if isinstance(found, list) else next(iter(found.values())))
 
 
+def is_known(http: str, name: str) -> bool:
+    """Whether a query may name the relation."""
+    try:
+        counted(http, name)
+    except urllib.error.HTTPError as error:
+        assert error.code < 500, error.read()
+        return False
+    return True
+
+
 def test_a_node_keeps_archives_and_starts_an_archiver_again(node: subprocess.Popen[str], tmp_path: Path) -> None:
     assert node.stdout is not None
     ready = READY.fullmatch(node.stdout.readline())
     assert ready is not None, (tmp_path / "errors").read_text()
     servers = ready[1]
-    AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic("flights", 1)])["flights"]
+    admin = AdminClient({"bootstrap.servers": servers})
+    topics = [NewTopic("flights", 1, config={"headwater.archive.enable": "true"}), NewTopic("others", 1)]
+    for made in admin.create_topics(topics).values():
+        made.result(60)
     producer = Producer({"bootstrap.servers": servers})
 
     def archived() -> int:
@@ -123,6 +138,15 @@ def test_a_node_keeps_archives_and_starts_an_archiver_again(node: subprocess.Pop
     assert producer.flush(60) == 0
     assert counted(ready[2], "flights") == 4
     assert counted(ready[2], "lake.flights") >= 3
+    # So it does those that are enabled while it runs.
+    producer.produce("others", b"1")
+    assert producer.flush(60) == 0
+    enable = ConfigEntry("headwater.archive.enable", "true", incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource(ConfigResource.Type.TOPIC, "others", incremental_configs=[enable])
+    for done in admin.incremental_alter_configs([changed]).values():
+        done.result(60)
+    until(lambda: is_known(ready[2], "lake.others"), patience_s=BEGIN_S)
+    assert counted(ready[2], "lake.others") == 1
     node.send_signal(signal.SIGTERM)
     assert node.wait(BEGIN_S) == 0
     assert archivers(node.pid) == []

@@ -101,6 +101,7 @@ class Filled:
         schema: The path of the flights' schema.
         topics: Those to compare, with their rows and their schema.
         many: The rows of the topic `flights`.
+        hdfs: The URL of an HDFS, where the driver of the measurement is given one.
     """
 
     spark: Any
@@ -110,6 +111,7 @@ class Filled:
     schema: str
     topics: list[tuple[str, int, str | None]]
     many: int
+    hdfs: str
 
 
 def filled_topics(name: str, description: str | None) -> Filled:
@@ -120,6 +122,7 @@ def filled_topics(name: str, description: str | None) -> Filled:
     parser.add_argument("folder", type=Path)
     for name in ("--rows", "--copies", "--many-copies", "--rounds"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--hdfs", default="")
     given = parser.parse_args()
     admin = AdminClient({"bootstrap.servers": given.bootstrap})
     for made in admin.create_topics([NewTopic(topic, flights_client.PARTITIONS, 1) for topic in (JSON, MANY)]).values():
@@ -134,7 +137,7 @@ def filled_topics(name: str, description: str | None) -> Filled:
         (JSON, flights.FLIGHTS * given.copies, schema),
     ]
     many = flights.FLIGHTS * given.many_copies
-    return Filled(spark, given.bootstrap, given.folder, given.rounds, schema, topics, many)
+    return Filled(spark, given.bootstrap, given.folder, given.rounds, schema, topics, many, given.hdfs)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from headwater.api.topic_model import TopicRequest
 from headwater.cli.sql.known_relations import Cluster
 from headwater.cli.sql_service.foreign_topics import ServedTopics
+from headwater.cli.sql_service.served_archives import ServedArchives
 from headwater.cli.sql_service.session import service_conf
 from headwater.pipelines.archive.running import ArchiveRun
 from headwater.pipelines.file_systems.opening import file_system
@@ -83,8 +84,9 @@ class Service:
         self.admin = self.cluster.admin
         self.archives = SessionArchives.of(str(folder / "archive.yaml"), {})
         self.known = self.archives.known(Known())
+        self.served = ServedArchives(None, self.archives, Known(), lambda _line: None)
         self.shared = ServedViews(spark, keeps=True)
-        self.topics = OwnTopics(spark, self.cluster, self.known, self.archives)
+        self.topics = OwnTopics(spark, self.cluster, self.served)
         self.topics.prefix = self.prefix
         self.reports: list[str] = []
         self.views = ForeignViews(spark, self.shared, self.topics, self.reports.append)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headwater.api.topic_admin import TopicAdmin
@@ -11,7 +12,9 @@ from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_security, command_config, key_values, settings
 from headwater.cli.shell.output import note
 from headwater.pipelines.analysis.analysis import analyse
+from headwater.pipelines.archive.declared import declared_archives
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.listing import ArchiveListing
 from headwater.pipelines.datasource.brokers import Brokers, brokers
 from headwater.pipelines.formats.registry_client import RegistryError
 from headwater.pipelines.sql.lake_tables import delta_tables
@@ -27,7 +30,15 @@ if TYPE_CHECKING:
 
     from headwater.cli.sql.options import SqlOptions
 
-__all__ = ["Cluster", "archives_of", "known_relations", "left_out", "registry_address"]
+__all__ = [
+    "Cluster",
+    "archive_listing",
+    "archives_of",
+    "first_listed",
+    "known_relations",
+    "left_out",
+    "registry_address",
+]
 
 
 class Cluster:
@@ -53,21 +64,49 @@ def archives_of(options: SqlOptions, cluster: Cluster | None = None) -> SessionA
     """
     if options.archive is None:
         return SessionArchives()
+    if cluster is not None:
+        return first_listed(archive_listing(options, cluster))
+    with _archive_errors():
+        return SessionArchives.of(options.archive, _archive_variables(options))
+
+
+def archive_listing(options: SqlOptions, cluster: Cluster) -> ArchiveListing | None:
+    """What lists the archives of the options and of topic configs; None without archives.
+
+    Raises PipelineError and CliError.
+    """
+    if options.archive is None:
+        return None
+    with _archive_errors():
+        declared = declared_archives(options.archive, _archive_variables(options))
+        declared.loaded.require_secrets()
+    return ArchiveListing(declared, cluster.where, lambda: registry_address(cluster, options.registry))
+
+
+def first_listed(listing: ArchiveListing | None) -> SessionArchives:
+    """The archives that a listing has now, and notes on those that cannot be. Raises CliError."""
+    if listing is None:
+        return SessionArchives()
+    with _archive_errors():
+        found = SessionArchives.listed(listing.now())
+    for line in found.refusals():
+        note(line)
+    return found
+
+
+def _archive_variables(options: SqlOptions) -> dict[str, str]:
+    """The variables of two files are the pipeline's; those of its archives have the values of their own file."""
+    return key_values(options.assignments if options.file is None else (), "--set")
+
+
+@contextlib.contextmanager
+def _archive_errors() -> Iterator[None]:
     try:
-        # The variables of two files are the pipeline's; those of its archives have the values of their own file.
-        found = SessionArchives.of(
-            options.archive,
-            key_values(options.assignments if options.file is None else (), "--set"),
-            None if cluster is None else cluster.where,
-            lambda: None if cluster is None else registry_address(cluster, options.registry),
-        )
+        yield
     except ArchiveError as error:
         raise CliError("sql", f"--archive: {error}") from None
     except ArchiveFailed as error:
         raise CliError("sql", f"--archive: {error}", exit_code=EXIT_FAILED) from None
-    for topic, reason in found.refused.items():
-        note(f"{topic} is the topic alone, its archive cannot be: {reason}")
-    return found
 
 
 def registry_address(cluster: Cluster, url: str | None) -> str | None:

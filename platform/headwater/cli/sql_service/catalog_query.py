@@ -15,6 +15,7 @@ from headwater.cli.sql.execution import failure_of
 from headwater.cli.sql.statement_run import StatementRun
 from headwater.cli.sql_service.connections import QueryWatch
 from headwater.cli.sql_service.result_rows import encoded, encoder_of
+from headwater.cli.sql_service.served_archives import ServedArchives, ServedState
 from headwater.pipelines.sql.lake_tables import LAKE
 from headwater.pipelines.sql.query_judge import StatementRefusal
 from headwater.pipelines.sql.query_plan import refusal_of_frame, refusal_of_text
@@ -42,6 +43,7 @@ class CatalogSession:
 
     spark: SparkSession
     relations: Relations
+    version: int = 0  # of the archives that the relations know
 
 
 class CatalogSessions:
@@ -52,20 +54,29 @@ class CatalogSessions:
     would scan its ranges, or miss them.
     """
 
-    def __init__(self, spark: SparkSession, relations: Callable[[SparkSession], Relations], views: ServedViews) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        relations: Callable[[SparkSession, ServedState], Relations],
+        views: ServedViews,
+        archives: ServedArchives,
+    ) -> None:
         self._spark = spark
         self.views = views
         self._relations = relations
+        self._archives = archives
         self._lock = threading.Lock()
         self._idle: list[CatalogSession] = []
 
     def take(self) -> CatalogSession:
         """A session for one query."""
+        state = self._archives.now
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        spark = self._spark.newSession()
-        return CatalogSession(spark, self._relations(spark))
+            found = self._idle.pop() if self._idle else None
+        if found is not None and found.version == state.version:
+            return found
+        spark = self._spark.newSession() if found is None else found.spark
+        return CatalogSession(spark, self._relations(spark, state), state.version)
 
     def give_back(self, session: CatalogSession) -> None:
         """The query of a session has ended."""

@@ -7,15 +7,15 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from headwater.cli.sql.known_relations import Cluster
+from headwater.cli.sql_service.served_archives import ServedArchives
 from headwater.pipelines.loads.offsets.log_state import log_state
 from headwater.pipelines.seam.marks import UPSERT
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql.lake_tables import LAKE, lake_table
-from headwater.pipelines.sql.relations import Known, Relations
+from headwater.pipelines.sql.relations import Relations
 from headwater.pipelines.sql.shared_views import LOG
 from headwater.pipelines.sql.topic_names import TopicNames
 from headwater.pipelines.unified.newest_offsets import newest_offsets
-from headwater.pipelines.unified.session_archives import SessionArchives
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,25 +32,32 @@ class ServedTopics:
         self,
         spark: SparkSession,
         cluster: Cluster,
-        known: Known,
-        archives: SessionArchives,
+        archives: ServedArchives,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spark = spark
         self._cluster = cluster
-        self._tables = {each.topic: each.table for each in archives.specs}
+        self._archives = archives
         self._partitions: dict[str, int] = {}
-        # By its own listings: others would wait for each other, and there is one for each look.
-        names = TopicNames(lambda: tuple(self._partitions))
-        self._relations = Relations(
-            spark, cluster.where, names, known, archives.frames(spark, cluster.where, is_kept=True)
-        )
-        self._lake = dict(known.lake)
+        self._state = archives.now
+        self._tables, self._relations = self._of_state()
         self._clock = clock
         self._tried_at = float("-inf")
 
+    def _of_state(self) -> tuple[dict[str, str], Relations]:
+        # By its own listings: others would wait for each other, and there is one for each look.
+        names = TopicNames(lambda: tuple(self._partitions))
+        where = self._cluster.where
+        frames = self._state.archives.frames(self._spark, where, is_kept=True)
+        tables = {each.topic: each.table for each in self._state.archives.specs}
+        return tables, Relations(self._spark, where, names, self._state.known, frames)
+
     def partitions(self) -> Mapping[str, int]:
-        """See `ForeignTopics`."""
+        """See `ForeignTopics`. A look begins here: it knows the archives of this moment."""
+        newest = self._archives.now
+        if newest.version != self._state.version:
+            self._state = newest
+            self._tables, self._relations = self._of_state()
         self._partitions = self._cluster.admin.partition_counts()
         return self._partitions
 
@@ -86,7 +93,7 @@ class ServedTopics:
         if now - self._tried_at < TABLES_EVERY_S:
             return
         self._tried_at = now
-        for name, path in self._lake.items():
+        for name, path in self._state.known.lake.items():
             is_there = jvm.table_location(self._spark, LAKE, name) is not None
             if not is_there and self._relations.frame((LAKE, name)) is not None:
                 lake_table(self._spark, name, jvm.qualified_path(self._spark, path))

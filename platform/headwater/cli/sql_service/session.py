@@ -13,18 +13,24 @@ from headwater.cli.pipeline.loading import load
 from headwater.cli.shell.driver_session import driver_session
 from headwater.cli.shell.options import settings
 from headwater.cli.shell.output import note
-from headwater.cli.sql.known_relations import Cluster, archives_of, known_relations
+from headwater.cli.sql.known_relations import (
+    Cluster,
+    archive_listing,
+    archives_of,
+    first_listed,
+    known_relations,
+)
 from headwater.cli.sql.options import SqlOptions
 from headwater.cli.sql_service.catalog_query import CatalogSessions
 from headwater.cli.sql_service.foreign_servers import ForeignServers
 from headwater.cli.sql_service.foreign_topics import ServedTopics
+from headwater.cli.sql_service.served_archives import ServedArchives, ServedState
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql.connect_server import connect_conf
 from headwater.pipelines.sql.foreign_views import ForeignViews
-from headwater.pipelines.sql.relations import Known
+from headwater.pipelines.sql.relations import Relations
 from headwater.pipelines.sql.shared_views import GLOBAL_DATABASE, TOPICS, ServedViews
 from headwater.pipelines.sql.thrift_server import open_served_session, thrift_conf
-from headwater.pipelines.unified.session_archives import SessionArchives
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,31 +75,35 @@ def opened_service(
     opened = open_served_session if protocols else None
     with driver_session("headwater sql-service", conf, opened) as start:
         spark = _started(start)
-        archives = archives_of(options, cluster)
-        known = archives.known(known_relations(spark, cluster, options, tables))
+        listing = archive_listing(options, cluster)
+        first = first_listed(listing)
+        archives = ServedArchives(listing, first, known_relations(spark, cluster, options, tables), note)
         views = ServedViews(spark, keeps=bool(protocols))
-        sessions = CatalogSessions(
-            spark,
-            lambda session: cluster.relations(session, known, archives.frames(session, cluster.where), views),
-            views,
-        )
-        if not protocols:
-            yield OpenedService(sessions)
-            return
-        with _served(spark, cluster, known, archives, views, protocols) as servers:
-            yield OpenedService(sessions, servers)
+
+        def relations(session: SparkSession, state: ServedState) -> Relations:
+            return cluster.relations(session, state.known, state.archives.frames(session, cluster.where), views)
+
+        sessions = CatalogSessions(spark, relations, views, archives)
+        archives.start()
+        try:
+            if not protocols:
+                yield OpenedService(sessions)
+                return
+            with _served(spark, cluster, archives, views, protocols) as servers:
+                yield OpenedService(sessions, servers)
+        finally:
+            archives.stop()
 
 
 @contextlib.contextmanager
 def _served(
     spark: SparkSession,
     cluster: Cluster,
-    known: Known,
-    archives: SessionArchives,
+    archives: ServedArchives,
     views: ServedViews,
     protocols: frozenset[str],
 ) -> Iterator[ForeignServers]:
-    kept = ForeignViews(spark, views, ServedTopics(spark, cluster, known, archives), note)
+    kept = ForeignViews(spark, views, ServedTopics(spark, cluster, archives), note)
     with tempfile.TemporaryDirectory(prefix="headwater-sql-") as folder:
         servers = ForeignServers(spark, kept, folder, protocols)
         servers.start()
