@@ -39,6 +39,10 @@ LOOKING_SHARE_MAX: Final = 0.1
 RENEWED_AFTER_S: Final = 60.0
 #: Before a topic that failed is tried again.
 AGAIN_AFTER_S: Final = 10.0
+#: A view of a table by key fixes the log's end. Of those that records have come behind, a look renews the oldest for so
+#: long, and none so soon again: with many busy topics, views after commits must not wait for them.
+BEHIND_AFTER_S: Final = 1.0
+BEHIND_LOOK_S: Final = 0.5
 STOP_SECONDS_MAX: Final = 30.0
 
 
@@ -48,8 +52,11 @@ class ForeignTopics(Protocol):
     def partitions(self) -> Mapping[str, int]:
         """The number of partitions of each topic of the cluster."""
 
-    def archived(self, topic: str) -> Hashable:
-        """What the view of an archived topic fixes: equal while the view need not be replaced. None without archive."""
+    def archived(self, topic: str) -> tuple[Hashable, Hashable]:
+        """What the view of an archived topic fixes: a state of its table, and for one by key the log's ends.
+
+        Equal while the view need not be replaced; None for what it does not fix.
+        """
 
     def rows(self, topic: str) -> DataFrame:
         """`topics.NAME`; statements that read it ask for the log's end."""
@@ -67,11 +74,13 @@ class Look:
 
     Attributes:
         partitions: Views read those that they were made with.
-        archived: See `ForeignTopics`.
+        archived: The state of its table, as by `ForeignTopics.archived`.
+        ends: The log's ends, as by the same.
     """
 
     partitions: int = 1
     archived: Hashable = None
+    ends: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +99,12 @@ class ShownViews:
     has_views: bool = True
 
 
-def renewals(shown: Mapping[str, ShownViews], looks: Mapping[str, Look], now_s: float) -> tuple[list[str], list[str]]:
-    """The topics whose views are to be dropped, and those whose are to be made: all that have changed, and the oldest.
+def renewals(
+    shown: Mapping[str, ShownViews], looks: Mapping[str, Look], now_s: float
+) -> tuple[list[str], list[str], list[str]]:
+    """The topics whose views are to be dropped; those whose are to be made; and those that records have come behind.
+
+    Made are all that have changed, and the oldest. Of those behind, the oldest comes first.
 
     >>> shown = {
     ...     "a": ShownViews(Look(1, 7), 0.0),
@@ -99,24 +112,34 @@ def renewals(shown: Mapping[str, ShownViews], looks: Mapping[str, Look], now_s: 
     ...     "c": ShownViews(Look(), 0.0, "unreachable"),
     ... }
     >>> renewals(shown, {"a": Look(1, 8), "c": Look(), "d": Look()}, 1.0)
-    (['b'], ['a', 'd'])
+    (['b'], ['a', 'd'], [])
     >>> renewals(shown, {"a": Look(1, 7), "b": Look(2), "c": Look()}, AGAIN_AFTER_S)
-    ([], ['b', 'c'])
+    ([], ['b', 'c'], [])
     >>> renewals({"a": ShownViews(Look(), 1.0), "b": ShownViews(Look(), 0.0)}, {"a": Look(), "b": Look()}, 100.0)
-    ([], ['b'])
+    ([], ['b'], [])
+    >>> shown = {name: ShownViews(Look(1, 7, 40), at_s) for name, at_s in (("a", 3.0), ("b", 2.0), ("c", 1.0))}
+    >>> renewals(shown, {"a": Look(1, 7, 41), "b": Look(1, 7, 41), "c": Look(1, 8, 41)}, 9.0)
+    ([], ['c'], ['b', 'a'])
     """
-    renewed, old = [], []
+    renewed, old, behind = [], [], []
     for topic, look in sorted(looks.items()):
         before = shown.get(topic)
         if before is None:
             renewed.append(topic)
             continue
         age_s = now_s - before.at_s
-        if age_s >= AGAIN_AFTER_S if before.failure else look != before.look:
+        is_other = (look.partitions, look.archived) != (before.look.partitions, before.look.archived)
+        if age_s >= AGAIN_AFTER_S if before.failure else is_other:
             renewed.append(topic)
+        elif before.failure:
+            continue
+        elif look.ends != before.look.ends:
+            if age_s >= BEHIND_AFTER_S:
+                behind.append((before.at_s, topic))
         elif age_s >= RENEWED_AFTER_S:
             old.append((before.at_s, topic))
-    return sorted(shown.keys() - looks.keys()), renewed + [topic for _, topic in sorted(old)[:1]]
+    dropped = sorted(shown.keys() - looks.keys())
+    return dropped, renewed + [topic for _, topic in sorted(old)[:1]], [topic for _, topic in sorted(behind)]
 
 
 def with_views(topics: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -169,23 +192,26 @@ class ForeignViews:
 
     def _run(self) -> None:
         jvm.activate(self._spark)
-        took_s = 0.0
-        while not self._ended.wait(max(LOOK_EVERY_S, took_s / LOOKING_SHARE_MAX)):
-            began_s = self._clock()
-            self.look()
-            took_s = self._clock() - began_s
+        looked_s = 0.0
+        while not self._ended.wait(max(LOOK_EVERY_S, looked_s / LOOKING_SHARE_MAX)):
+            looked_s = self.look()
 
-    def look(self) -> None:
-        """One look: drop, make and replace what has changed. Reports failures, which leave the views as they are."""
+    def look(self) -> float:
+        """One look: drop, make and replace what has changed. Reports failures, which leave the views as they are.
+
+        Returns the seconds that it took to see what has changed.
+        """
+        began_s = self._clock()
         try:
             partitions = self._topics.partitions()
         except Exception as error:  # noqa: BLE001 - the listing's own; the next look asks again
             self._report("", f"topics cannot be listed: {first_line(error)}")
-            return
+            return self._clock() - began_s
         known, ambiguous = with_views(partitions)
         self._report("", f"no views for topics that differ in case only: {', '.join(ambiguous)}" if ambiguous else "")
         found = {topic: self._look_at(topic, partitions[topic]) for topic in known}
-        dropped, renewed = renewals(self._shown, found, self._clock())
+        seen_s = self._clock()
+        dropped, renewed, behind = renewals(self._shown, found, seen_s)
         for topic in dropped:
             try:
                 self._views.forget(topic)
@@ -196,18 +222,26 @@ class ForeignViews:
                 self._reported.pop(topic, None)
         for topic in renewed:
             if self._ended.is_set():
-                return
+                return seen_s - began_s
             self._renew(topic, found[topic])
+        until_s = self._clock() + BEHIND_LOOK_S
+        for topic in behind:
+            if self._ended.is_set():
+                return seen_s - began_s
+            self._renew(topic, found[topic])
+            if self._clock() >= until_s:
+                break
         try:
             self._topics.make_tables()
         except Exception as error:  # noqa: BLE001 - as above
             self._report(" tables", f"tables of lake cannot be made: {first_line(error)}")
         else:
             self._report(" tables", "")
+        return seen_s - began_s
 
     def _look_at(self, topic: str, partitions: int) -> Look:
         try:
-            return Look(partitions, self._topics.archived(topic))
+            return Look(partitions, *self._topics.archived(topic))
         except Exception as error:  # noqa: BLE001 - one bad table stops no other topic
             self._report(topic, f"the table of {topic} cannot be looked at: {first_line(error)}")
             before = self._shown.get(topic)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.pipelines.loads.offsets.log_state import log_state
+from headwater.pipelines.seam.marks import UPSERT
 from headwater.pipelines.sql.streams import ArrivingFrames
 from headwater.pipelines.unified.newest_offsets import newest_offsets
 from headwater.pipelines.unified.unified_frames import UnifiedFrames, refusals_of
@@ -41,7 +42,9 @@ class UnifiedArrivingFrames(ArrivingFrames):
             log = log_state(session.brokers, topic)
             table = newest_offsets(session.spark, spec.table)
             check_start(spec, table, log, source)
-            if isinstance(source.starting_offsets, dt.datetime):
+            # A table by key lacks what later records of a key replaced: the log alone knows where a time begins.
+            is_by_key = table is not None and table.mode == UPSERT
+            if isinstance(source.starting_offsets, dt.datetime) and not is_by_key:
                 rows = session.of_statement().rows(topic, known, pushdown=False)
                 source = from_time(rows, source, log)
             own, schema = session.columns(spec)

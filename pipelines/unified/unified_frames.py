@@ -16,6 +16,7 @@ from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archived_columns import archived_columns, columns_may_change
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.rows import table_columns
+from headwater.pipelines.archive.table_modes import mode_of_new_table
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.datasource.errors import SourceError
 from headwater.pipelines.definition import Loaded
@@ -23,6 +24,7 @@ from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.offsets.log_state import log_state
 from headwater.pipelines.loads.offsets.planning import LogState
+from headwater.pipelines.seam.marks import APPEND, UPSERT
 from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets
 from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.sql.relations import PresentFrames, UnreadableRelationError
@@ -53,8 +55,11 @@ def present_offsets(
     table: Callable[[], TableOffsets | None],
     log: Callable[[], LogState],
     pause: Callable[[float], None] = time.sleep,
+    new_mode: Callable[[], str] = lambda: APPEND,
 ) -> UnifiedOffsets:
     """The state of an archived topic now. The table is asked before the log, which is then at least as far.
+
+    Where there is no table, `new_mode` is asked for the mode that it will have.
 
     Where the log begins behind the table, retention may have followed a commit between the two looks: a newer version
     has what the log has lost.
@@ -67,7 +72,7 @@ def present_offsets(
         if any(first > ends.get(partition, 0) for partition, first in known.first.items()) and table() != asked:
             continue
         try:
-            return decide(spec, asked, known)
+            return decide(spec, asked, known, new_mode() if asked is None else APPEND)
         except ArchiveFailed:
             if look == LOOKS_MAX:
                 raise
@@ -149,6 +154,8 @@ class StatementFrames:
     def __init__(self, session: UnifiedFrames) -> None:
         self._session = session
         self._decided: dict[str, UnifiedOffsets] = {}
+        #: Of tables by key, whose tail is read when the frame is made.
+        self._by_key: dict[str, DataFrame] = {}
 
     def of_statement(self) -> StatementFrames:
         """The frames of another statement."""
@@ -168,11 +175,16 @@ class StatementFrames:
             offsets = self._decided.get(topic)
             if offsets is None:
                 offsets = self._decided[topic] = present_offsets(
-                    spec, lambda: newest_offsets(session.spark, spec.table), lambda: log_state(session.brokers, topic)
+                    spec,
+                    lambda: newest_offsets(session.spark, spec.table),
+                    lambda: log_state(session.brokers, topic),
+                    new_mode=lambda: mode_of_new_table(spec, session.brokers),
                 )
             # After the offsets: a schema that was registered for one of their records is known then.
+            if topic in self._by_key:
+                return self._by_key[topic]
             own, schema = session.columns(spec)
-            return unified_rows(
+            rows = unified_rows(
                 session.spark,
                 session.brokers,
                 spec,
@@ -182,6 +194,9 @@ class StatementFrames:
                 pushdown=pushdown and not session.is_kept,
                 is_kept=session.is_kept,
             )
+            if offsets.mode == UPSERT:
+                self._by_key[topic] = rows
+            return rows
 
     def decided_lines(self) -> list[str]:
         """What was decided, as lines of EXPLAIN."""
@@ -195,8 +210,10 @@ class StatementFrames:
             if any(code in text for code in _NOT_WRITABLE) and re.search(target, statement, re.IGNORECASE):
                 return f"{topic} is a topic and its archive's table, which statements only read: produce to the topic"
             if offsets.version >= 0 and offsets.table in text and any(word in text for word in _GONE):
+                ends = ", ".join(f"{p}: {start}" for p, start in sorted(offsets.starts.items()))
                 return (
-                    f"version {offsets.version} of the table {offsets.table} lost files while the statement read it "
-                    f"(VACUUM with too short a retention?): run the statement again ({first_line(error)[:200]})"
+                    f"version {offsets.version} of the table {offsets.table}, up to the offsets {{{ends}}}, lost files "
+                    "while the statement read it (VACUUM with too short a retention?): run the statement again "
+                    f"({first_line(error)[:200]})"
                 )
         return ""

@@ -28,7 +28,7 @@ class UnifiedOffsets:
     Attributes:
         version: The table's version; -1 if the archive has none yet.
         tail: The log's offsets that the table lacks, from the first to before the second, by partition; none is empty.
-        mode: How records become rows of the table.
+        mode: How records become rows of the table; without one, of the table that the first round will make.
         starts: Where the log continues, of all its partitions.
     """
 
@@ -53,11 +53,11 @@ class UnifiedOffsets:
         ]
 
 
-def decide(spec: TopicArchiveSpec, table: TableOffsets | None, log: LogState) -> UnifiedOffsets:
+def decide(spec: TopicArchiveSpec, table: TableOffsets | None, log: LogState, new_mode: str = APPEND) -> UnifiedOffsets:
     """The state by the table's offsets, and by the log as it is a moment later.
 
     The log begins where the archive's next round does, so that both agree on gaps. Until the archive's first commit,
-    the log is read from its first offset.
+    the log is read from its first offset, and `new_mode` says how its records will become rows.
 
     Raises ArchiveError for a table of another topic or of another mode, and for a gap that the archive does not record;
     ArchiveFailed for a table that is beyond the log's end.
@@ -70,7 +70,7 @@ def decide(spec: TopicArchiveSpec, table: TableOffsets | None, log: LogState) ->
     """
     if table is None:
         tail = {p: (first, log.end[p]) for p, first in sorted(log.first.items()) if first < log.end[p]}
-        return UnifiedOffsets(log.topic, log.topic_id, spec.table, -1, tail, starts=dict(log.first))
+        return UnifiedOffsets(log.topic, log.topic_id, spec.table, -1, tail, new_mode, dict(log.first))
     if table.topic_id != log.topic_id:
         raise ArchiveError(other_topic(spec.table, table.topic, table.topic_id, spec.topic, log.topic_id))
     if table.mode not in (APPEND, UPSERT):

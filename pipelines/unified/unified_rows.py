@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headwater.pipelines import columns
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.errors import ArchiveError
 from headwater.pipelines.archive.key_rows import is_tombstone, last_of_keys, without_keys
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-__all__ = ["joined_halves", "require_fit", "unified_rows", "upserted"]
+__all__ = ["joined_halves", "require_fit", "unified_rows"]
 
 
 def unified_rows(
@@ -36,6 +37,8 @@ def unified_rows(
     is_kept: bool = False,
 ) -> DataFrame:
     """The rows of a topic's table and tail: each committed record once, or the last one of each key, in its columns.
+
+    The tail of a table by key is read here, by a job, unless the frame is kept.
 
     Args:
         schema: The columns that the archive gives to records now (`table_columns`).
@@ -84,8 +87,12 @@ def unified_rows(
             headers=spec.headers,
             with_headers=spec.headers,
         )
-    if offsets.mode == UPSERT and lake is not None and tail is not None:
-        return upserted(lake, tail, is_tombstone(known, offsets.topic, keeps_value=spec.raw))
+    if offsets.mode == UPSERT and tail is not None:
+        last = last_of_keys(with_a_key(tail, spec))
+        if not is_kept:
+            # Read once: the log may be compacted while the statement runs, or before a later one of the frame.
+            last = last.localCheckpoint()
+        return upserted(lake, last, is_tombstone(known, offsets.topic, keeps_value=spec.raw))
     return joined_halves(spark, lake, tail, schema)
 
 
@@ -96,15 +103,32 @@ def require_fit(lake: StructType, schema: StructType, table: str) -> None:
         raise ArchiveError(f"{found} in the table {table}: the archive needs another table")
 
 
-def upserted(lake: DataFrame, tail: DataFrame, is_deleted: Column) -> DataFrame:
+def with_a_key(tail: DataFrame, spec: TopicArchiveSpec) -> DataFrame:
+    """The rows of a tail; a query of them fails at a record without a key, as the archive's round does."""
+    from pyspark.sql import functions as f
+
+    what = f.concat_ws(
+        "",
+        f.lit(f"{spec.topic}-"),
+        f.col(columns.PARTITION),
+        f.lit(" has a record without a key at offset "),
+        f.col(columns.OFFSET),
+        f.lit(f": the table {spec.table}, of the mode upsert, has none"),
+    )
+    has_key = f.col(columns.KEY).isNotNull()
+    return tail.where(f.when(has_key, f.lit(True)).otherwise(f.raise_error(what).cast("boolean")))
+
+
+def upserted(lake: DataFrame | None, last: DataFrame, is_deleted: Column) -> DataFrame:
     """The rows of a table by key, as they will be with the records behind it: the last of each key, unless it deletes.
 
     Args:
-        lake: One row for each `KEY`.
-        tail: Rows of records, in their own columns.
+        lake: One row for each `KEY`; None without a table.
+        last: The last row of each key of the tail (`last_of_keys`), in the tail's own columns.
         is_deleted: Whether a row of the tail deletes its key.
     """
-    return without_keys(lake, tail).unionByName(last_of_keys(tail).where(~is_deleted), allowMissingColumns=True)
+    live = last.where(~is_deleted)
+    return live if lake is None else without_keys(lake, last).unionByName(live, allowMissingColumns=True)
 
 
 def joined_halves(spark: SparkSession, lake: DataFrame | None, tail: DataFrame | None, schema: StructType) -> DataFrame:

@@ -434,6 +434,36 @@ def test_in_a_table_by_key_the_last_record_behind_it_replaces_the_row_and_a_tomb
     assert lab.one(both) == 38
 
 
+def test_a_statement_over_a_table_by_key_keeps_the_tail_that_the_log_forgets(half: Unified) -> None:
+    lab = half.lab
+    lab.spark.sql(f"ALTER TABLE delta.`{half.table}` SET TBLPROPERTIES ('{MODE_PROPERTY}' = 'upsert')")
+    half.flights([3], 0, carrier="new")
+    lab.produce("@flights", [(b"k4", None)], 0)
+    frame = lab.frame("SELECT _key, id, carrier FROM @flights WHERE _partition = 0")
+    before = sorted(frame.collect())
+    # As compaction does once later records of these keys have come.
+    admin = AdminClient({"bootstrap.servers": lab.servers})
+    for deleted in admin.delete_records([TopicPartition(lab.name("@flights"), 0, 22)]).values():
+        deleted.result(60)
+    assert sorted(frame.collect()) == before
+    found = {row[0]: row[1:] for row in before}
+    assert (found[b"k3"], b"k4" in found, len(found)) == ((3, "new"), False, 19)
+
+
+def test_before_its_first_commit_a_table_by_key_has_the_last_record_of_each_key(unified: Unified) -> None:
+    lab = unified.lab
+    lab.create("@texts")
+    unified.declare('topics: {"@texts": {value: string}}\narchive: {root: lake, mode: upsert, topics: {"@texts": }}')
+    lab.produce("@texts", [(b"a", b"a1"), (b"b", b"b1"), (b"a", b"a2"), (b"b", None)])
+    before = lab.rows("SELECT * FROM @texts")
+    assert [row[1:5] for row in before] == [(2, before[0][2], b"a", "a2")]
+    unified.archive()
+    assert lab.rows("SELECT * FROM @texts") == before
+    lab.produce("@texts", [(None, b"x"), (None, b"y")])
+    what = f"{lab.name('@texts')}-0 has a record without a key at offset "
+    assert what in unified.failure("SELECT * FROM @texts")
+
+
 @pytest.mark.parametrize(
     ("value", "raw", "values"),
     [("raw", False, [b"a2", b"b"]), ("string", False, ["a2", "b"]), ("string", True, ["a2", "b"])],

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.cli.sql.known_relations import Cluster
 from headwater.cli.sql_service.served_archives import ServedArchives
+from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+from headwater.pipelines.archive.table_modes import mode_of_new_table
 from headwater.pipelines.loads.offsets.log_state import log_state
 from headwater.pipelines.seam.marks import UPSERT
 from headwater.pipelines.spark import jvm
@@ -40,38 +42,45 @@ class ServedTopics:
         self._archives = archives
         self._partitions: dict[str, int] = {}
         self._state = archives.now
-        self._tables, self._relations = self._of_state()
+        self._specs, self._relations = self._of_state()
+        self._modes: dict[str, str] = {}
         self._clock = clock
         self._tried_at = float("-inf")
 
-    def _of_state(self) -> tuple[dict[str, str], Relations]:
+    def _of_state(self) -> tuple[dict[str, TopicArchiveSpec], Relations]:
         # By its own listings: others would wait for each other, and there is one for each look.
         names = TopicNames(lambda: tuple(self._partitions))
         where = self._cluster.where
         frames = self._state.archives.frames(self._spark, where, is_kept=True)
-        tables = {each.topic: each.table for each in self._state.archives.specs}
-        return tables, Relations(self._spark, where, names, self._state.known, frames)
+        specs = {each.topic: each for each in self._state.archives.specs}
+        return specs, Relations(self._spark, where, names, self._state.known, frames)
 
     def partitions(self) -> Mapping[str, int]:
         """See `ForeignTopics`. A look begins here: it knows the archives of this moment."""
         newest = self._archives.now
         if newest.version != self._state.version:
             self._state = newest
-            self._tables, self._relations = self._of_state()
+            self._specs, self._relations = self._of_state()
+            self._modes.clear()
         self._partitions = self._cluster.admin.partition_counts()
         return self._partitions
 
-    def archived(self, topic: str) -> Hashable:
-        """The table's version; of a table by key the log's ends, too, which its view fixes."""
-        table = self._tables.get(topic)
-        if table is None:
-            return None
-        found = newest_offsets(self._spark, table)
-        if found is None:
-            return -1
-        if found.mode != UPSERT:
-            return found.version
-        return found.version, tuple(sorted(log_state(self._cluster.where, topic).end.items()))
+    def archived(self, topic: str) -> tuple[Hashable, Hashable]:
+        """See `ForeignTopics`. The version of one table says nothing of another: its place is part of the state."""
+        spec = self._specs.get(topic)
+        if spec is None:
+            return None, None
+        found = newest_offsets(self._spark, spec.table)
+        state = (self._state.version, spec.table, -1 if found is None else found.version)
+        if (self._new_mode(spec) if found is None else found.mode) != UPSERT:
+            return state, None
+        return state, tuple(sorted(log_state(self._cluster.where, topic).end.items()))
+
+    def _new_mode(self, spec: TopicArchiveSpec) -> str:
+        """The mode of a table that is not there yet, asked once: an archive whose table was never made asks no more."""
+        if spec.topic not in self._modes:
+            self._modes[spec.topic] = mode_of_new_table(spec, self._cluster.where)
+        return self._modes[spec.topic]
 
     def rows(self, topic: str) -> DataFrame:
         """See `ForeignTopics`."""
