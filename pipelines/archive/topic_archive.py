@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.errors import ClientError
-from headwater.logtier.client.group_offsets import commit_group_offsets
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
+from headwater.pipelines.archive.archive_group import ArchiveGroup
 from headwater.pipelines.archive.archive_round import ArchiveRound, RoundOutcome
 from headwater.pipelines.archive.archive_table import ArchiveTable
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
@@ -18,7 +19,6 @@ from headwater.pipelines.archive.file_writing import UNDECODED
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import RoundPlan, plan_round
 from headwater.pipelines.archive.rows import is_raw, table_columns
-from headwater.pipelines.archive.trailing_offsets import TrailingOffsets
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
@@ -39,7 +39,8 @@ __all__ = ["BYTES_PER_OFFSET", "TopicArchive", "begin_offsets", "topic_log"]
 log = logging.getLogger(__name__)
 
 LOCK_PREFIX: Final = "headwater.archive."
-GROUP_PREFIX: Final = "headwater.archive."
+#: A round does not wait longer for its group's coordinator: the offsets are committed later.
+GROUP_TIMEOUT_MS: Final = 5_000
 #: Where the size of records is not known: a small one.
 BYTES_PER_OFFSET: Final = 100
 #: Of a round, however small the records seem: a compacted log may hold few bytes at its beginning.
@@ -67,9 +68,9 @@ class TopicArchive:
         self._lock: BrokerLock | None = None
         self._topic_id = ""
         self._begin: dict[int, int] | None = None
-        self._trailing = TrailingOffsets(spec.view_grace_ms / 1000)
+        self._group = ArchiveGroup(spec.topic, spec.view_grace_ms / 1000)
+        #: Whether the group knows of the table as it was when this driver began.
         self._is_known = False
-        self._is_group_refused = False
 
     def open(self) -> None:
         """Look at the topic, and become its archive's driver. Needs no Spark.
@@ -82,7 +83,10 @@ class TopicArchive:
             raise ArchiveError(
                 f"topic {topic} has no id: an archive needs brokers with topic ids (Kafka 2.8 and later)"
             )
-        self._topic_id = known.topic_id
+        if known.topic_id != self._topic_id:
+            self._topic_id, self._begin = known.topic_id, None
+        self._group.of_topic(known.topic_id)
+        self._is_known = False
         lock = BrokerLock(
             client_of(self._brokers),
             f"{LOCK_PREFIX}{known.topic_id}",
@@ -132,9 +136,9 @@ class TopicArchive:
                 "another table, or leave out `mode`"
             )
         state = ArchiveState() if snapshot is None else snapshot.state
-        if snapshot is not None and not self._is_known:
+        if snapshot is not None and state.ends and not self._is_known:
             # A restart knows of the newest version only.
-            self._trailing.committed(state.ends, snapshot.committed_ms / 1000)
+            self._group.noted(state.ends, snapshot.committed_ms / 1000)
             self._is_known = True
         plan, size = self._plan(state)
         if snapshot is not None and plan.is_empty:
@@ -149,29 +153,25 @@ class TopicArchive:
             if snapshot is None or snapshot.state.ends:
                 raise ArchiveFailed(f"the table {spec.table} was made or removed by another process meanwhile")
         snapshot.check(schema, merge_schema=spec.merge_schema)
+        if not snapshot.state.ends:
+            self._begin_group(plan)
         adding = ArchiveRound(
             spec, self._brokers, self._files, self._topic_id, size, spark, columns_known, schema, table, snapshot
         )
         outcome = adding.add(plan, self._before_commit)
-        self._trailing.committed(outcome.archived, time.time())
+        self._group.noted(outcome.archived, time.time())
         self._is_known = True
         return outcome
 
     def commit_group(self, cluster: ClusterClient) -> None:
         """Let the group `headwater.archive.TOPIC` commit what the table had `view_grace` ago, if that is new."""
-        topic, now_s = self.spec.topic, time.time()
-        ends = self._trailing.due(now_s)
-        if ends is None:
-            return
-        try:
-            commit_group_offsets(cluster, f"{GROUP_PREFIX}{topic}", {(topic, p): end for p, end in ends.items()})
-        except ClientError as error:
-            level = logging.DEBUG if self._is_group_refused else logging.WARNING
-            log.log(level, "the offsets of the archive of %s are not committed to its group: %s", topic, error)
-            self._is_group_refused = True
-            return
-        self._is_group_refused = False
-        self._trailing.acknowledged(now_s)
+        self._group.commit(cluster)
+
+    def _begin_group(self, plan: RoundPlan) -> None:
+        """Let the group go where a new table begins: retention must not delete what this table still has to read."""
+        starts = {partition: plan.ranges.get(partition, (end,))[0] for partition, end in plan.ends.items()}
+        with ClusterClient(dataclasses.replace(client_of(self._brokers), api_timeout_ms=GROUP_TIMEOUT_MS)) as cluster:
+            self._group.begin(cluster, starts)
 
     def _plan(self, state: ArchiveState) -> tuple[RoundPlan, float | None]:
         """The next round, and about how many bytes an offset has in the log, if that is known."""
@@ -197,6 +197,8 @@ class TopicArchive:
 
     def _require_topic(self, topic_id: str) -> None:
         if topic_id != self._topic_id:
+            self._group.forget()
+            self._is_known = False
             raise ArchiveError(
                 f"topic {self.spec.topic} was deleted and made anew (id {topic_id}, before {self._topic_id}): its "
                 "archive needs another table"

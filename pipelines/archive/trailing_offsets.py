@@ -42,6 +42,16 @@ class TrailingOffsets:
             versions.pop()
         versions.append((at_s, dict(ends)))
 
+    def begin(self, starts: Mapping[int, int]) -> None:
+        """Note where a new table begins: due at once, as no query reads an older version of it."""
+        self.forget()
+        self._passed, self._is_news = dict(starts), True
+
+    def forget(self) -> None:
+        """Forget all versions: nothing is due until another one is noted."""
+        self._versions.clear()
+        self._passed, self._is_news = None, False
+
     def due(self, now_s: float) -> Mapping[int, int] | None:
         """The offsets that the group is to commit now; None if it has, a short time ago."""
         while self._versions and self._versions[0][0] <= now_s - self._grace_s:

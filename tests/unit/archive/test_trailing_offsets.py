@@ -52,3 +52,12 @@ def test_the_group_never_passes_what_the_table_had_a_grace_ago_and_comes_close(p
     last = trailing.due(now_s + 2 * GRACE_S)
     assert last is None or last == {0: len(pauses)}
     assert (passed if last is None else last[0]) == len(pauses)
+
+
+def test_where_a_table_begins_is_due_at_once_and_what_another_had_is_not_due_any_more() -> None:
+    trailing = TrailingOffsets(GRACE_S)
+    trailing.committed({0: 5}, 0.0)
+    trailing.begin({0: 2})
+    assert trailing.due(0.0) == trailing.due(2 * GRACE_S) == {0: 2}
+    trailing.forget()
+    assert trailing.due(2 * GRACE_S + COMMITTED_AGAIN_S) is None
