@@ -93,7 +93,7 @@ class LocalFiles:
         with _explained(path):
             _make(os.path.dirname(target))
             file = open(target, "wb")  # noqa: SIM115 - closed below
-        with file:
+        with _full_named(path), file:
             yield file
             with _explained(path):
                 file.flush()
@@ -172,6 +172,17 @@ def _explained(path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise FileSystemError(f"{path} cannot be used: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _full_named(path: str) -> Iterator[None]:
+    """Name the path in the failures that only writing has: whoever writes may have other errors of the system."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise FileSystemError(f"{path} cannot be written: {os.strerror(error.errno)}") from error
 
 
 def _make(folder: str) -> None:

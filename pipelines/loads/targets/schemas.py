@@ -76,4 +76,19 @@ def _nullable(kind: Any) -> Any:
 
 
 def _shown(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind.get("type", kind))
+    """A type in words, with the types in it.
+
+    >>> _shown({"type": "array", "elementType": {"type": "struct", "fields": [{"name": "a", "type": "long"}]}})
+    'array<struct<a: long>>'
+    """
+    if not isinstance(kind, dict):
+        return str(kind)
+    match kind.get("type"):
+        case "struct":
+            fields = ", ".join(f"{each['name']}: {_shown(each['type'])}" for each in kind["fields"])
+            return f"struct<{fields}>"
+        case "array":
+            return f"array<{_shown(kind['elementType'])}>"
+        case "map":
+            return f"map<{_shown(kind['keyType'])}, {_shown(kind['valueType'])}>"
+    return str(kind.get("type", kind))

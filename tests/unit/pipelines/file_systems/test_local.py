@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import pickle
 import threading
 from pathlib import Path
@@ -81,6 +82,18 @@ def test_what_the_system_refuses_names_the_path(tmp_path: Path) -> None:
         FILES.create(f"{tmp_path}/file/below", b"")
     with pytest.raises(FileSystemError, match="'ftp' is not supported; file, hdfs and s3a are"):
         file_system("ftp://host/lake")
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_a_full_disk_names_the_path_whether_a_write_or_the_end_meets_it(size: int) -> None:
+    said = "/dev/full cannot be written: No space left"
+    with pytest.raises(FileSystemError, match=said), FILES.writer("/dev/full") as file:
+        file.write(b"x" * size)
+
+
+def test_other_errors_of_the_writer_stay_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionResetError), FILES.writer(f"{tmp_path}/x"):
+        raise ConnectionResetError(errno.ECONNRESET, "the broker has gone")
 
 
 def test_a_file_system_goes_to_other_machines() -> None:

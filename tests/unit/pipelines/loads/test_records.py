@@ -139,5 +139,11 @@ def test_columns_keep_their_types() -> None:
     check_schema(schema(n=nested), schema(n=nested | {"containsNull": True}), merge=False)
     with pytest.raises(LoadError, match="the target has no column m"):
         check_schema(schema(n="long"), schema(n="long", m="long"), merge=False)
-    with pytest.raises(LoadError, match="column n was array and is string now"):
+    with pytest.raises(LoadError, match="column n was array<long> and is string now"):
         check_schema(schema(n=nested), schema(n="string"), merge=True)
+    before, now = (
+        {"type": "struct", "fields": [{"name": "a", "type": kind, "nullable": True, "metadata": {}}]}
+        for kind in ("long", {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True})
+    )
+    with pytest.raises(LoadError, match="column n was struct<a: long> and is struct<a: map<string, long>> now"):
+        check_schema(schema(n=before), schema(n=now), merge=True)
