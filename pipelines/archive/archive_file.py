@@ -17,6 +17,7 @@ from headwater.pipelines.definition import Loaded
 from headwater.pipelines.definition.includes import ReadFile
 from headwater.pipelines.definition.model import Interval, Model, Shown, interval_ms, named_topics
 from headwater.pipelines.definition.topic_file import TopicFile, parse_topic_file
+from headwater.pipelines.file_systems.schemes import scheme_fault
 from headwater.pipelines.loads.offsets.positions import Position, PositionKind, parse_position
 
 __all__ = [
@@ -271,6 +272,9 @@ def archive_spec(declared: ArchiveDeclaration, topic: str, own: ArchivedTopic, l
     if own.table is None and declared.root is None:
         raise ArchiveError(f"the archive of {topic} has no table: give archive.root, or the topic's table")
     table = loaded.path(own.table if own.table is not None else f"{str(declared.root).rstrip('/')}/{topic}")
+    fault = scheme_fault(table)
+    if fault:
+        raise ArchiveError(fault)
     if _place(table).endswith("/"):
         raise ArchiveError(f"{table}: the root of a file system is no table: name a folder")
     if re.search(r"[*?\[\]{}\\]", table):

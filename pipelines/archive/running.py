@@ -111,7 +111,7 @@ class ArchiveRun:
     """The archives of one driver.
 
     Args:
-        files: The file system of a table.
+        files: The file system of a table; its FileSystemError is that of the one archive.
         listed: Asked by `run`, in a thread of its own, which archives there are now, with the topics of those that run;
             raises ArchiveFailed. Without it they stay.
         on_round, on_failure: Called in some thread, for each round that added something, and each that failed.
@@ -157,7 +157,7 @@ class ArchiveRun:
             TopicArchive(
                 spec,
                 self._brokers,
-                self._files(spec.table),
+                self._files,
                 is_stopped=lambda: self._stop.is_set() or ending.is_set(),
             ),
             TopicProgress(spec.freshness_ms / 1000, max(spec.round_bytes // BYTES_PER_OFFSET, 1)),

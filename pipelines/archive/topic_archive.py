@@ -14,13 +14,13 @@ from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_group import ArchiveGroup
 from headwater.pipelines.archive.archive_round import ArchiveRound, RoundOutcome
 from headwater.pipelines.archive.archive_table import ArchiveTable
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_topic
 from headwater.pipelines.archive.file_writing import UNDECODED
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import RoundPlan, plan_round
 from headwater.pipelines.archive.rows import is_raw, table_columns
 from headwater.pipelines.datasource.brokers import Brokers
-from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
+from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, UnavailableError, join
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.offsets.log_state import bytes_per_offset, client_of, is_compacted, log_state
 from headwater.pipelines.loads.offsets.planning import LogState
@@ -51,19 +51,23 @@ class TopicArchive:
     """One archive, from `open` to `close`; rounds are run by one thread at a time.
 
     Invariant: an archive has one driver. `open` takes a lock that the brokers keep, and each commit confirms it.
+
+    `file_system` finds that of the table. Only `open` asks it: who declares one topic's table must not be able to keep
+    the other archives waiting, or to end them.
     """
 
     def __init__(
         self,
         spec: TopicArchiveSpec,
         brokers: Brokers,
-        files: FileSystem,
+        file_system: Callable[[str], FileSystem],
         *,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.spec = spec
         self._brokers = brokers
-        self._files = files
+        self._file_system = file_system
+        self._found: FileSystem | None = None
         self._is_stopped = is_stopped
         self._lock: BrokerLock | None = None
         self._topic_id = ""
@@ -78,6 +82,13 @@ class TopicArchive:
         Raises ArchiveError, ArchiveFailed, LockHeldError, LockUnavailableError and FileSystemError.
         """
         topic = self.spec.topic
+        if self._found is None:
+            try:
+                self._found = self._file_system(self.spec.table)
+            except UnavailableError:
+                raise
+            except FileSystemError as error:
+                raise ArchiveError(str(error)) from None
         known = topic_log(self._brokers, self.spec)
         if not known.topic_id:
             raise ArchiveError(
@@ -100,6 +111,11 @@ class TopicArchive:
             lock.release()
             raise
         self._lock = lock
+
+    @property
+    def _files(self) -> FileSystem:
+        assert self._found is not None, "open comes first"
+        return self._found
 
     def _clean(self) -> None:
         """Remove records that an earlier driver left to Spark: nobody reads them any more."""
@@ -199,10 +215,8 @@ class TopicArchive:
         if topic_id != self._topic_id:
             self._group.forget()
             self._is_known = False
-            raise ArchiveError(
-                f"topic {self.spec.topic} was deleted and made anew (id {topic_id}, before {self._topic_id}): its "
-                "archive needs another table"
-            )
+            topic = self.spec.topic
+            raise ArchiveError(other_topic(self.spec.table, topic, self._topic_id, topic, topic_id))
 
     def _before_commit(self) -> None:
         """The last moment before a commit: still this driver's turn, and still the same topic."""

@@ -12,6 +12,7 @@ from headwater.pipelines.file_systems import hadoop_settings
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError
 from headwater.pipelines.file_systems.local import LocalFiles
 from headwater.pipelines.file_systems.options import FileSystemOptions
+from headwater.pipelines.file_systems.schemes import is_local, scheme_fault, scheme_of
 
 __all__ = ["file_system", "is_local", "qualified_url", "scheme_of"]
 
@@ -22,20 +23,6 @@ _KERBEROS: Final = "kerberos"
 
 def _on_stderr(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-def scheme_of(path: str) -> str:
-    """Return the scheme of a URL; '' for a path of this machine.
-
-    >>> scheme_of("hdfs:///lake"), scheme_of("/lake"), scheme_of("a:b")
-    ('hdfs', '', '')
-    """
-    return urllib.parse.urlsplit(path).scheme if ":/" in path else ""
-
-
-def is_local(path: str) -> bool:
-    """Whether a path or URL is one of this machine."""
-    return scheme_of(path) in ("", "file")
 
 
 def qualified_url(url: str, options: FileSystemOptions | None = None) -> str:
@@ -66,17 +53,17 @@ def file_system(
     >>> file_system("/lake/flights").is_atomic
     True
     """
-    scheme = scheme_of(path)
-    if scheme in ("", "file"):
+    fault = scheme_fault(path)
+    if fault:
+        raise FileSystemError(fault)
+    if is_local(path):
         return LocalFiles()
     options = options or FileSystemOptions.of()
-    if scheme == "hdfs":
+    if scheme_of(path) == "hdfs":
         return _hdfs(path, options, say)
-    if scheme in ("s3a", "s3"):
-        from headwater.pipelines.file_systems.object_store import ObjectStoreFiles
+    from headwater.pipelines.file_systems.object_store import ObjectStoreFiles
 
-        return ObjectStoreFiles(options)
-    raise FileSystemError(f"{path}: the scheme '{scheme}' is not supported; file, hdfs and s3a are")
+    return ObjectStoreFiles(options)
 
 
 def _hdfs(path: str, options: FileSystemOptions, say: Callable[[str], None]) -> FileSystem:

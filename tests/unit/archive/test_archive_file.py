@@ -209,6 +209,12 @@ def test_tables_beside_each_other_are_apart() -> None:
     assert [each.table for each in parsed(f"archive: {{topics: {{{topics}}}}}")] == tables
 
 
+@pytest.mark.parametrize("table", ["gs://b/x", "abfss://c@a/x", "dbfs:/x", "viewfs:///x"])
+def test_a_table_of_a_file_system_that_is_not_known_is_refused(table: str) -> None:
+    with pytest.raises(ArchiveError, match=f"{table}: the scheme '.*' is not supported; file, hdfs and s3a are"):
+        parsed(f"archive: {{topics: {{f: {{table: '{table}'}}}}}}")
+
+
 @pytest.mark.parametrize("table", ["/", "file:///", "hdfs://nn/", "s3a://bucket//"])
 def test_the_root_of_a_file_system_is_no_table(table: str) -> None:
     with pytest.raises(ArchiveError, match=re.escape(f"{table}: the root of a file system is no table")):

@@ -99,7 +99,12 @@ def test_a_relative_table_is_refused(table: str) -> None:
 
 
 def test_a_wrong_combination_stops_only_its_topic_and_names_the_configs() -> None:
-    configured = {"a": ConfiguredTopic(), "b": ConfiguredTopic("/b"), "c": ConfiguredTopic("/c*")}
+    configured = {
+        "a": ConfiguredTopic(),
+        "b": ConfiguredTopic("/b"),
+        "c": ConfiguredTopic("/c*"),
+        "d": ConfiguredTopic("gs://d/d"),
+    }
     found = known("archive: {}", configured)
     assert tables(found) == {"b": "/b"}
     assert reason(found, "a") == (
@@ -107,6 +112,7 @@ def test_a_wrong_combination_stops_only_its_topic_and_names_the_configs() -> Non
         "(the topic's configs: headwater.archive.enable=true, headwater.archive.value=raw)"
     )
     assert "/c*: Spark takes" in reason(found, "c")
+    assert "gs://d/d: the scheme 'gs' is not supported" in reason(found, "d")
 
 
 @pytest.mark.parametrize("is_user_error", [True, False])

@@ -157,6 +157,8 @@ def test_a_wrong_combination_stops_only_its_topic_with_one_line(configured: Conf
     configured.create("@named")
     configured.create("@wrong", enable="true", table="relative/path")
     configured.create("@bytes", enable="true")
+    # A scheme that there is, and a URL that the settings do not complete: known only when the archive is opened.
+    configured.create("@nowhere", enable="true", table="hdfs:///lake/x")
     for topic in ("@named", "@wrong", "@bytes"):
         lab.produce(topic, [b"one"])
     with configured.running(FILE) as run:
@@ -169,7 +171,7 @@ def test_a_wrong_combination_stops_only_its_topic_with_one_line(configured: Conf
         until(configured.has("@named", 2), patience_s=WAIT_S)
         until(lambda: any(each.topic == configured.name("@bytes") for each in configured.failures), patience_s=WAIT_S)
         failing = {each.topic for each in run.counts() if each.is_failing}
-        assert failing == {configured.name("@wrong"), configured.name("@bytes")}
+        assert failing == {configured.name(each) for each in ("@wrong", "@bytes", "@nowhere")}
         configured.alter("@wrong", table="")
         until(configured.has("@wrong", 1), patience_s=WAIT_S)
     wrong = [each for each in configured.failures if each.topic == configured.name("@wrong")]
@@ -179,6 +181,8 @@ def test_a_wrong_combination_stops_only_its_topic_with_one_line(configured: Conf
     bytes_ = [each.error for each in configured.failures if each.topic == configured.name("@bytes")]
     assert all(f"(the topic's configs: {ENABLE}=true, {VALUE}=string)" in each for each in bytes_)
     assert len(configured.archives.rows("@bytes")) == 1
+    nowhere = [each for each in configured.failures if each.topic == configured.name("@nowhere")]
+    assert all("hdfs:///lake/x" in each.error and each.is_user_error for each in nowhere)
 
 
 def test_the_file_wins_and_a_plan_says_so(configured: Configured) -> None:
