@@ -53,18 +53,17 @@ class ArchiveGroup:
         self._failed_s = 0.0
         #: Of what is above.
         self._state = threading.Lock()
-        #: Of commits: an older one must not overtake the one with which an archive begins.
+        #: Of commits, taken first: an older one must not overtake the one with which an archive begins.
         self._committing = threading.Lock()
 
     def of_topic(self, topic_id: str) -> None:
         """Forget what was noted: what follows are offsets of the topic with this id."""
-        with self._state:
-            self._topic_id = topic_id
-            self._trailing.forget()
+        self.forget()
+        self._topic_id = topic_id
 
     def forget(self) -> None:
-        """Forget what was noted: the topic was deleted."""
-        with self._state:
+        """Forget what was noted: nothing of it is committed once this has returned."""
+        with self._committing, self._state:
             self._trailing.forget()
 
     def noted(self, ends: Mapping[int, int], at_s: float) -> None:
@@ -89,14 +88,13 @@ class ArchiveGroup:
         now_s = self._clock()
         with self._state:
             ends = None if self._is_waiting(now_s) else self._trailing.due(now_s)
-            topic_id = self._topic_id
         if not ends:
             return
         topic = self._topic
         try:
             cluster.partitions(topic)
-            present_id = str(cluster.topic_id(topic))
-            if present_id == topic_id:
+            is_present = str(cluster.topic_id(topic)) == self._topic_id
+            if is_present:
                 self._commit(cluster, f"{GROUP_PREFIX}{topic}", {(topic, p): end for p, end in ends.items()})
         except ClientError as error:
             with self._state:
@@ -106,9 +104,9 @@ class ArchiveGroup:
             return
         with self._state:
             self._failures = 0
-            if present_id == topic_id:
+            if is_present:
                 self._trailing.acknowledged(now_s)
-            elif self._topic_id == topic_id:
+            else:
                 self._trailing.forget()
 
     def _is_waiting(self, now_s: float) -> bool:

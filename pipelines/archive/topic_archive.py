@@ -13,7 +13,7 @@ from headwater.logtier.client.errors import ClientError
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_group import ArchiveGroup
 from headwater.pipelines.archive.archive_round import ArchiveRound, RoundOutcome
-from headwater.pipelines.archive.archive_table import ArchiveTable
+from headwater.pipelines.archive.archive_table import ArchiveTable, TableSnapshot
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_topic
 from headwater.pipelines.archive.file_writing import UNDECODED
 from headwater.pipelines.archive.marks import ArchiveState
@@ -28,6 +28,7 @@ from headwater.pipelines.loads.offsets.positions import PositionKind
 from headwater.pipelines.locks.broker_lock import BrokerLock
 from headwater.pipelines.locks.owner import Owner
 from headwater.pipelines.seam.marks import APPEND, UPSERT
+from headwater.pipelines.spark import jvm_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +132,7 @@ class TopicArchive:
 
     def close(self) -> None:
         """Give the lock back. No round is running any more."""
+        self._group.forget()  # the archive that follows may begin before what this one had
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()
@@ -152,6 +154,8 @@ class TopicArchive:
                 "another table, or leave out `mode`"
             )
         state = ArchiveState() if snapshot is None else snapshot.state
+        if snapshot is not None and not state.ends:
+            self._require_empty(snapshot)
         if snapshot is not None and state.ends and not self._is_known:
             # A restart knows of the newest version only.
             self._group.noted(state.ends, snapshot.committed_ms / 1000)
@@ -201,6 +205,15 @@ class TopicArchive:
         size = bytes_per_offset(self._brokers, found.topic, missing) if missing else None
         offsets_max = min(max(int(self.spec.round_bytes / (size or BYTES_PER_OFFSET)), 1), ROUND_OFFSETS_MAX)
         return plan_round(state, found, begin, on_gap=self.spec.on_gap, offsets_max=offsets_max), size
+
+    def _require_empty(self, snapshot: TableSnapshot) -> None:
+        """Raise ArchiveError for rows without offsets: all records would be added to them."""
+        files = jvm_delta.delta_file_count(snapshot.transaction)
+        if files:
+            raise ArchiveError(
+                f"the table {self.spec.table} has rows ({files:,} files) and no offsets of {self.spec.topic}: a copy "
+                "of an archive (CLONE copies no offsets)? Name another table"
+            )
 
     def _new_mode(self) -> str:
         """The mode of a new table: what is declared, else by the topic's cleanup.policy."""

@@ -72,6 +72,11 @@ def delta_committed_ms(transaction: Any) -> int:
     return int(transaction.snapshot().timestamp())
 
 
+def delta_file_count(transaction: Any) -> int:
+    """How many files a table has: `Snapshot.numOfFiles`, of the checksum file, or else by a Spark job."""
+    return int(transaction.snapshot().numOfFiles())
+
+
 #: A table's property with which Delta drops the versions of applications, which `delta_marks` returns, after a time.
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 

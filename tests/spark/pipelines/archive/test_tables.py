@@ -12,8 +12,12 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.group_offsets import commit_group_offsets, committed_group_offsets
 from headwater.pipelines.archive import maintenance
+from headwater.pipelines.archive.archive_group import GROUP_PREFIX
 from headwater.pipelines.archive.running import RoundFailure
+from headwater.pipelines.loads.offsets.log_state import client_of
 from headwater.pipelines.seam.table_offsets import SeamError, table_offsets
 from tests.spark.pipelines.archive.conftest import Archives
 from tests.waiting import until
@@ -67,6 +71,23 @@ def test_a_topic_that_was_made_anew_needs_another_table(archives: Archives) -> N
     assert archives.rows("@t", "value") == [(0, 0, b"a")]
 
 
+def test_a_copy_of_an_archive_is_refused_and_a_new_table_lets_the_group_go_back(archives: Archives) -> None:
+    archives.lab.produce("@t", [b"a", b"b"])
+    archives.caught_up(RAW)
+    copy, topic = archives.path("copy"), f"{archives.lab.prefix}t"
+    archives.lab.spark.sql(f"CREATE TABLE delta.`{copy}` SHALLOW CLONE delta.`{archives.path('@t')}`")
+    [failure] = archives.once(f'archive: {{topics: {{"@t": {{table: "{copy}"}}}}}}')
+    assert failure.is_user_error
+    assert f"the table {copy} has rows (1 files) and no offsets of {topic}: a copy of an archive" in failure.error
+    assert len(archives.rows("copy")) == 2
+    group = f"{GROUP_PREFIX}{topic}"
+    with ClusterClient(client_of(archives.lab.servers)) as cluster:
+        commit_group_offsets(cluster, group, {(topic, 0): 2})
+        archives.caught_up(f'archive: {{topics: {{"@t": {{table: "{archives.path("new")}"}}}}}}')
+        assert committed_group_offsets(cluster, [group]) == {group: {(topic, 0): 0}}
+    assert len(archives.rows("new")) == 2
+
+
 def test_a_gap_by_retention_is_an_error_or_recorded(archives: Archives) -> None:
     archives.lab.produce("@t", [b"0", b"1", b"2"])
     archives.caught_up(RAW)
@@ -75,6 +96,7 @@ def test_a_gap_by_retention_is_an_error_or_recorded(archives: Archives) -> None:
     [failure] = archives.once(RAW)
     assert failure.is_user_error
     assert "the offsets 3 to 4 of" in failure.error
+    assert failure.error.endswith(f"(the table {archives.path('@t')})")
     archives.caught_up(RAW.replace("root: lake", "root: lake, on_gap: record"))
     assert [row[1] for row in archives.rows("@t")] == [0, 1, 2, 5]
     assert archives.state("@t").gaps == {0: ((3, 5),)}
