@@ -304,6 +304,10 @@ class ClusterClient:
 
         return self.retry(f"the leader of {topic}-{partition}", ask)
 
+    def has_leader(self, topic: str, partition: int) -> bool:
+        """Whether the last metadata has a partition's leader; asks nobody."""
+        return self._metadata.leader(topic, partition) is not None
+
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Returns the newest known leader epoch of a partition, NO_EPOCH if unknown. It never decreases (KIP-320)."""
         return self._metadata.leader_epoch(topic, partition)

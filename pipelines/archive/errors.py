@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ArchiveError", "ArchiveFailed", "other_topic"]
+__all__ = ["ArchiveError", "ArchiveFailed", "naming_table", "other_topic"]
 
 
 class ArchiveError(Exception):
@@ -19,3 +19,15 @@ def other_topic(table: str, its_topic: str, its_id: str, topic: str, topic_id: s
         f"the table {table} is the archive of topic {its_topic} with the id {its_id}, and {topic} has the id "
         f"{topic_id}: a topic that was made anew needs another table"
     )
+
+
+def naming_table(reason: str, table: str) -> str:
+    """A reason that names the table.
+
+    >>> (
+    ...     naming_table("the disk is full", "/lake/flights"),
+    ...     naming_table("/lake/flights/a: no such file", "/lake/flights"),
+    ... )
+    ('the disk is full (the table /lake/flights)', '/lake/flights/a: no such file')
+    """
+    return reason if table in reason else f"{reason} (the table {table})"

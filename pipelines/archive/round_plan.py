@@ -76,8 +76,9 @@ def plan_round(
                 gaps[partition] = ((0, start[partition]),)
         elif known > end:
             raise ArchiveFailed(
-                f"the table is at offset {known} of {log.topic}-{partition}, which ends at {end}: records that it has "
-                "were lost in the log (an unclean election?), or its leader does not know its end yet"
+                f"the table is at offset {known} of {log.topic}-{partition}, which ends at {end}: its leader does not "
+                "know its end yet, or records that the table has were lost in the log (an unclean election); if it "
+                "stays so, name another table"
             )
         elif known < first:
             if on_gap == "fail":

@@ -12,18 +12,19 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headwater.logtier.client.cluster import LATEST, ClusterClient
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient
 from headwater.logtier.client.errors import ClientError
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_round import RoundOutcome
 from headwater.pipelines.archive.archived_columns import archived_columns, columns_may_change
 from headwater.pipelines.archive.configured import KnownArchives
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, naming_table
+from headwater.pipelines.archive.log_ends import LogEnds
 from headwater.pipelines.archive.maintenance import Upkeep, compact, vacuum
 from headwater.pipelines.archive.metrics import TopicCounts
 from headwater.pipelines.archive.schedule import TopicProgress, due, to_open
@@ -57,7 +58,7 @@ HELD_S: Final = 15.0
 LIST_S: Final = 10.0
 #: How long the status of an archive that has ended is shown: its writer looks once a second.
 ENDED_S: Final = 5.0
-#: Of one look at the logs' ends: a partition without a leader must not keep the others waiting.
+#: Of one question about the logs' ends, or of a group's commit.
 LOOK_TIMEOUT_MS: Final = 5_000
 
 
@@ -212,7 +213,10 @@ class ArchiveRun:
         """Keep every table as fresh as it is declared, until `stop`. Raises SessionError, also when Spark has ended."""
         import_pyspark()
         opening, running = self._pools()
-        threads = [threading.Thread(target=self._keep_looking, name="archive-look", daemon=True)]
+        threads = [
+            threading.Thread(target=self._keep_looking, name="archive-look", daemon=True),
+            threading.Thread(target=self._keep_committing, name="archive-group", daemon=True),
+        ]
         if self._listed is not None:
             more = (self._listed,)
             threads.append(threading.Thread(target=self._keep_listing, args=more, name="archive-list", daemon=True))
@@ -433,37 +437,46 @@ class ArchiveRun:
 
     def _keep_looking(self) -> None:
         """Ask for the ends of all logs, again and again."""
-        client = dataclasses.replace(client_of(self._brokers), api_timeout_ms=LOOK_TIMEOUT_MS)
-        with ClusterClient(client) as cluster:
+        ends = LogEnds(LOOK_TIMEOUT_MS / 1000, self._clock)
+        level = logging.WARNING
+        with ClusterClient(self._brief_client()) as cluster:
             while not self._stop.wait(LOOK_S):
-                for topic in self._topics:
-                    if topic.progress.is_open:
-                        topic.archive.commit_group(cluster)
                 try:
-                    self._look(cluster, {each.name for each in self._topics})
-                except ClientError:
-                    # One topic may have no leader: it must not hide the others.
-                    for name in [each.name for each in self._topics]:
-                        if not self._stop.is_set():
-                            self._look_at(cluster, name)
+                    self._seen(ends.ask(cluster, {each.name for each in self._topics}))
+                    level = logging.WARNING
+                except ClientError as error:
+                    log.debug("the ends of the logs are not known at present: %s", error)
+                except Exception as error:  # noqa: BLE001 - without looks, no archive would see new records
+                    log.log(level, "the ends of the logs were not asked for: %s", failure_reason(error))
+                    level = logging.DEBUG
+                    cluster.close()  # nobody knows what is left on its connections
 
-    def _look_at(self, cluster: ClusterClient, name: str) -> None:
-        try:
-            self._look(cluster, {name})
-        except ClientError as error:
-            log.debug("the end of %s is not known at present: %s", name, error)
-
-    def _look(self, cluster: ClusterClient, names: set[str]) -> None:
-        partitions = {(name, p): LATEST for name, found in cluster.topics().items() if name in names for p in found}
-        ends: dict[str, int] = {}
-        for (name, _), offset in (cluster.list_offsets(partitions) if partitions else {}).items():
-            ends[name] = ends.get(name, 0) + offset
+    def _seen(self, ends: Mapping[str, int]) -> None:
         now_s = self._clock()
         with self._turn:
             for topic in self._topics:
                 if topic.name in ends:
                     topic.progress.seen(ends[topic.name], now_s)
         self._wake.set()
+
+    def _keep_committing(self) -> None:
+        """Let the archives' groups follow their tables. Not by the thread that looks: coordinators may be away."""
+        told: set[str] = set()
+        with ClusterClient(self._brief_client()) as cluster:
+            while not self._stop.wait(LOOK_S):
+                for topic in self._topics:
+                    if self._stop.is_set() or not topic.progress.is_open:
+                        continue
+                    try:
+                        topic.archive.commit_group(cluster)
+                    except Exception as error:  # noqa: BLE001 - one archive's failure is its own
+                        level = logging.DEBUG if topic.name in told else logging.WARNING
+                        log.log(level, "the group of the archive of %s: %s", topic.name, failure_reason(error))
+                        told.add(topic.name)
+                        cluster.close()
+
+    def _brief_client(self) -> ClientConfig:
+        return dataclasses.replace(client_of(self._brokers), api_timeout_ms=LOOK_TIMEOUT_MS)
 
     def _failed(self, topic: _Topic, error: Exception, wait_s: float | None = None) -> None:
         topic.columns = None
@@ -484,7 +497,8 @@ class ArchiveRun:
     def _failure(self, topic: _Topic, error: Exception, retry_s: float | None) -> RoundFailure:
         spec = topic.archive.spec
         is_user_error = isinstance(error, ArchiveError | PipelineError)
-        reason = topic.loaded.redacted(failure_reason(error, ArchiveError, ArchiveFailed))
+        said = failure_reason(error, ArchiveError, ArchiveFailed)
+        reason = topic.loaded.redacted(naming_table(said, spec.table))
         if is_user_error and spec.configs:
             reason = f"{reason} (the topic's configs: {spec.configs})"
         return RoundFailure(spec.topic, spec.table, reason, is_user_error, retry_s)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_topic
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, naming_table, other_topic
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import plan_round
 from headwater.pipelines.archive.topic_archive import begin_offsets, topic_log
@@ -90,7 +90,9 @@ def status_of(
     declared = f"the topic's configs ({spec.configs})" if spec.configs else "the file"
     if overrules:
         declared = "the file, which wins over the topic's configs headwater.archive.*"
-    return dataclasses.replace(_found(spec, brokers, clock), declared=declared)
+    found = _found(spec, brokers, clock)
+    problem = found.problem and naming_table(found.problem, spec.table)
+    return dataclasses.replace(found, problem=problem, declared=declared)
 
 
 def _found(spec: TopicArchiveSpec, brokers: Brokers, clock: Callable[[], float]) -> ArchiveStatus:

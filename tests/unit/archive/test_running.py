@@ -12,6 +12,7 @@ import pytest
 from headwater.pipelines.archive import running
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec, parse_archive
 from headwater.pipelines.archive.configured import KnownArchives
+from headwater.pipelines.archive.log_ends import LogEnds
 from headwater.pipelines.archive.running import ArchiveRun, RoundFailure
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError
@@ -67,3 +68,31 @@ def test_an_archive_that_is_listed_and_cannot_be_ends_no_other(monkeypatch: pyte
         thread.join(60)
     assert not thread.is_alive()
     assert all(each.retry_s for each in failures)
+
+
+def test_looks_go_on_after_an_error_that_nobody_foresaw(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(running, "LOOK_S", 0.01)
+    looks: list[Collection[str]] = []
+
+    def ask(self: LogEnds, cluster: object, names: Collection[str]) -> dict[str, int]:
+        looks.append(names)
+        if len(looks) < 3:
+            raise KeyError("a")
+        return {}
+
+    monkeypatch.setattr(LogEnds, "ask", ask)
+    specs, loaded = declared("a")
+    run = ArchiveRun(specs, loaded, NOBODY, no_files)
+    thread = threading.Thread(target=run.run, args=(no_spark,))
+    thread.start()
+    try:
+        until(lambda: len(looks) >= 5)
+    finally:
+        run.stop()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert [each.getMessage() for each in caplog.records if "ends of the logs" in each.getMessage()] == [
+        "the ends of the logs were not asked for: unexpected KeyError: 'a'"
+    ]
