@@ -174,7 +174,12 @@ def registered_format(loaded: Loaded, topic: str) -> str:
     Raises ValueError if the pipeline has no usable registry, NotFoundError for a subject that it lacks, RegistryError.
     """
     schema = client_of(_connection(loaded, is_asked=True)).latest(f"{topic}-value")
-    return next(name for name, kind in SCHEMA_TYPES.items() if kind == schema.schema_type)
+    found = next((name for name, kind in SCHEMA_TYPES.items() if kind == schema.schema_type), None)
+    if found is None:
+        raise RegistryError(
+            f"the subject '{topic}-value' has a schema of the type {schema.schema_type}, which is not read"
+        )
+    return found
 
 
 def _derived_schema(value_format: str, kind: DataType, name: str) -> str:

@@ -22,7 +22,7 @@ from headwater.pipelines.archive.configured import (
 from headwater.pipelines.archive.errors import ArchiveFailed
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition.topics import Registry
-from headwater.pipelines.formats.registry_client import NotFoundError, RegistryError
+from headwater.pipelines.formats.registry_client import NotFoundError, RegistryAwayError, RegistryError
 from headwater.pipelines.loads.offsets.log_state import client_of
 
 __all__ = ["ArchiveListing"]
@@ -90,13 +90,12 @@ class ArchiveListing:
                 continue
             try:
                 found = ValueFormatAnswer(registered_format(self._declared.loaded, topic))
-            except NotFoundError as error:
-                answers[topic] = ValueFormatAnswer(fault=str(error))
-                continue
             except (ValueError, RegistryError) as error:
-                is_user_error = isinstance(error, ValueError)
-                fault = ValueFormatAnswer(fault=self._declared.loaded.redacted(str(error)), is_user_error=is_user_error)
-                answers[topic] = fault
+                said = self._declared.loaded.redacted(str(error))
+                is_user_error = isinstance(error, ValueError | NotFoundError)
+                answers[topic] = ValueFormatAnswer(fault=said, is_user_error=is_user_error)
+                if isinstance(error, ValueError | RegistryAwayError):  # as it is for all topics
+                    fault = answers[topic]
                 continue
             answers[topic] = self._formats[topic] = found
         return answers

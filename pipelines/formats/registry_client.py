@@ -29,6 +29,7 @@ __all__ = [
     "Connection",
     "NotFoundError",
     "RegisteredSchema",
+    "RegistryAwayError",
     "RegistryClient",
     "RegistryError",
     "client_of",
@@ -51,6 +52,10 @@ _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 class RegistryError(Exception):
     """The registry refused a request, or no registry responded; the message is one line."""
+
+
+class RegistryAwayError(RegistryError):
+    """No address of the registry has answered for as long as was waited."""
 
 
 class NotFoundError(RegistryError):
@@ -239,7 +244,7 @@ class RegistryClient:
                 else:
                     self._first = index
                     return answer
-        raise RegistryError(f"the schema registry does not answer: {said}")
+        raise RegistryAwayError(f"the schema registry does not answer: {said}")
 
     def _request(self, url: str, body: Mapping[str, Any] | None) -> Any:
         headers = {"Accept": f"{_MEDIA_TYPE}, application/json"}

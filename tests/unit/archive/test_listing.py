@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from headwater.pipelines.analysis import topic_schemas
 from headwater.pipelines.archive import listing
 from headwater.pipelines.archive.archive_file import parse_declared
 from headwater.pipelines.archive.configured import ConfiguredTopic
 from headwater.pipelines.archive.listing import ArchiveListing
 from headwater.pipelines.datasource.brokers import brokers
 from headwater.pipelines.definition import Loaded
-from headwater.pipelines.formats.registry_client import NotFoundError, RegistryError
+from headwater.pipelines.formats.registry_client import (
+    NotFoundError,
+    RegisteredSchema,
+    RegistryAwayError,
+    RegistryError,
+)
 
 URL = "http://127.0.0.1:8081"
 
@@ -21,6 +27,7 @@ class Registry:
     def __init__(self, **formats: str) -> None:
         self.formats = formats
         self.is_away = False
+        self.refused: list[str] = []
         self.asked: list[str] = []
 
     def format_of(self, loaded: Loaded, topic: str) -> str:
@@ -29,7 +36,9 @@ class Registry:
         assert registry.url.reveal() == URL
         self.asked.append(topic)
         if self.is_away:
-            raise RegistryError("the registry does not answer")
+            raise RegistryAwayError("the registry does not answer")
+        if topic in self.refused:
+            raise RegistryError(f"the registry refuses {topic}-value")
         if topic not in self.formats:
             raise NotFoundError(f"no subject {topic}-value")
         return self.formats[topic]
@@ -69,6 +78,29 @@ def test_a_registry_that_is_away_ends_no_archive_and_is_asked_once(registry: Reg
     assert [each.topic for each in known.specs] == ["a"]
     assert {topic: each.is_user_error for topic, each in known.refused.items()} == {"b": False, "c": False}
     assert registry.asked == ["b"]
+
+
+def test_a_subject_that_the_registry_refuses_ends_no_other(registry: Registry) -> None:
+    registry.formats["c"] = "json_schema"
+    registry.refused.append("b")
+    known = listing_of(URL).now()
+    assert [each.topic for each in known.specs] == ["a", "c"]
+    assert known.refused["b"].reason.startswith("the registry refuses b-value (")
+    assert not known.refused["b"].is_user_error
+    assert registry.asked == ["a", "b", "c"]
+
+
+def test_a_subject_with_a_schema_of_a_type_of_its_own_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        def latest(self, subject: str) -> RegisteredSchema:
+            return RegisteredSchema("THRIFT" if subject == "a-value" else "AVRO", "")
+
+    monkeypatch.setattr(topic_schemas, "client_of", lambda _: Client())
+    configured = {name: ConfiguredTopic(value="registry") for name in ("a", "b")}
+    monkeypatch.setattr(ArchiveListing, "_configured", lambda _self: configured)
+    known = listing_of(URL).now()
+    assert [each.topic for each in known.specs] == ["b"]
+    assert known.refused["a"].reason.startswith("the subject 'a-value' has a schema of the type THRIFT, ")
 
 
 def test_without_a_registry_the_reason_says_what_to_do(registry: Registry) -> None:
