@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["APPEND", "ID_PROPERTY", "MODE_PROPERTY", "PREFIX", "TOPIC_PROPERTY", "UPSERT", "end_mark", "gap_mark"]
+__all__ = [
+    "APPEND",
+    "ID_PROPERTY",
+    "MODE_PROPERTY",
+    "PREFIX",
+    "TOPIC_PROPERTY",
+    "UPSERT",
+    "end_mark",
+    "gap_mark",
+    "refusal_of_others",
+]
 
 TOPIC_PROPERTY: Final = "headwater.archive.topic"
 ID_PROPERTY: Final = "headwater.archive.topic.id"
@@ -30,3 +40,12 @@ def end_mark(topic_id: str, partition: int) -> str:
 def gap_mark(topic_id: str, partition: int, first: int) -> str:
     """The appId whose version is the offset after a gap."""
     return f"{end_mark(topic_id, partition)}/gap/{first}"
+
+
+def refusal_of_others(table: str, topic: str | None) -> str:
+    """What is said to another writer of an archive's table, whose rows the archive would take for records.
+
+    >>> refusal_of_others("/lake/flights", "flights")
+    'the table /lake/flights is the archive of topic flights, and only the archive adds rows to it'
+    """
+    return f"the table {table} is the archive of topic {topic or 'unknown'}, and only the archive adds rows to it"

@@ -25,6 +25,7 @@ from headwater.pipelines.loads.targets.records import LoadRecords
 from headwater.pipelines.loads.targets.schemas import check_schema, schema_text
 from headwater.pipelines.loads.targets.target import Writing
 from headwater.pipelines.locks.table_lock import table_lock
+from headwater.pipelines.seam.marks import ID_PROPERTY, TOPIC_PROPERTY, refusal_of_others
 from headwater.pipelines.spark import jvm_delta
 from headwater.pipelines.spark.spark_errors import is_delta_conflict
 
@@ -53,6 +54,9 @@ class DeltaTarget:
         """Read the table's marks, and write the last load's manifest if its driver did not."""
         self._require_table_or_nothing()
         transaction = jvm_delta.start_delta_transaction(spark, self._path)
+        if jvm_delta.delta_property(transaction, ID_PROPERTY) is not None:
+            topic = jvm_delta.delta_property(transaction, TOPIC_PROPERTY)
+            raise LoadError(f"{refusal_of_others(self._path, topic)}: load into another target")
         self._loads = TableLoads.of(jvm_delta.delta_marks(transaction, PREFIX), self._topic_id)
         retention = jvm_delta.delta_property(transaction, jvm_delta.TRANSACTION_RETENTION)
         if retention is not None:
