@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ArchiveError", "ArchiveFailed", "naming_table", "other_topic"]
+__all__ = ["ArchiveError", "ArchiveFailed", "forgotten_offsets", "naming_table", "other_mode", "other_topic"]
 
 
 class ArchiveError(Exception):
@@ -31,3 +31,16 @@ def naming_table(reason: str, table: str) -> str:
     ('the disk is full (the table /lake/flights)', '/lake/flights/a: no such file')
     """
     return reason if table in reason else f"{reason} (the table {table})"
+
+
+def other_mode(table: str, its_mode: str, mode: str) -> str:
+    """What is said of a table whose mode is not the declared one."""
+    return (
+        f"the table {table} has the mode {its_mode}, which it keeps, and not {mode}: name another table, or leave out "
+        "`mode`"
+    )
+
+
+def forgotten_offsets(table: str, name: str, value: str) -> str:
+    """What is said of a table with a property that drops the versions of applications after a time."""
+    return f"the table {table} has the property {name} = {value}: it would forget its offsets; unset it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ class TableOffsets:
         ends: The next offset of each partition.
         mode: How records become rows (`seam.marks.MODE_PROPERTY`).
         committed_ms: When the version was committed, in milliseconds since 1970.
+        properties: All properties of the table, where they were read.
     """
 
     version: int
@@ -34,6 +36,7 @@ class TableOffsets:
     committed_ms: int
     ends: dict[int, int] = field(default_factory=dict)
     mode: str = APPEND
+    properties: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 def table_offsets(path: str) -> TableOffsets | None:
@@ -67,4 +70,5 @@ def offsets_of(table: DeltaTable, path: str) -> TableOffsets:
         int(last.get("timestamp", 0)),
         ends,
         properties.get(MODE_PROPERTY, APPEND),
+        properties,
     )
