@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.archive.commit_lock import commit_lock
+from headwater.pipelines.archive.topic_archive import LOCK_PREFIX
 from headwater.pipelines.archive.written_tables import delta_writer_reason
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.file_systems.file_system import FileSystem
+from headwater.pipelines.loads.offsets.log_state import client_of
+from headwater.pipelines.locks.broker_lock import BrokerLock
+from headwater.pipelines.locks.owner import Owner
 from headwater.pipelines.seam.marks import APPEND, MODE_PROPERTY
 from headwater.pipelines.spark import jvm_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Upkeep", "compact", "files_to_compact", "vacuum"]
+__all__ = ["Upkeep", "compact", "files_to_compact", "sole_driver", "vacuum"]
 
 #: Files of this size are left alone: each compaction would write them again.
 COMPACT_BYTES: Final = 128 << 20
@@ -78,10 +85,32 @@ def files_to_compact(sizes: Mapping[str, int]) -> tuple[list[str], int]:
     return (small, files) if files < len(small) else ([], 0)
 
 
-def compact(spark: SparkSession, table: str, is_stopped: Callable[[], bool] = lambda: False) -> None:
+@contextmanager
+def sole_driver(topic: str, topic_id: str, brokers: Brokers, files: FileSystem) -> Iterator[Callable[[], None]]:
+    """Hold the archive's lock where nothing but it keeps commits from replacing each other: on object stores.
+
+    Gives what confirms, before a commit, that it is still held. Raises LockHeldError while an archiver runs, which
+    maintains the table itself, and LockUnavailableError; what is given raises LockLostError.
+    """
+    if files.is_atomic:
+        yield lambda: None
+        return
+    owner = Owner.here(f"maintenance of {topic}")
+    with BrokerLock(client_of(brokers), f"{LOCK_PREFIX}{topic_id}", f"the archive of {topic}", owner) as lock:
+        lock.acquire()
+        yield lock.confirm
+
+
+def compact(
+    spark: SparkSession,
+    table: str,
+    is_stopped: Callable[[], bool] = lambda: False,
+    confirm: Callable[[], None] = lambda: None,
+) -> None:
     """Write a table's small files as few. Raises ArchiveFailed if the table is locked for long, and Spark's errors.
 
-    A table by key, one that asks for what only Delta does, and one with files of unknown rows get OPTIMIZE.
+    A table by key, one that asks for what only Delta does, and one with files of unknown rows get OPTIMIZE. `confirm`
+    is called before the commit, before OPTIMIZE as a whole; what it raises ends the compaction without a commit.
     """
     transaction = jvm_delta.start_delta_transaction(spark, table)
     if jvm_delta.delta_version(transaction) >= 0 and _is_clustered(transaction):
@@ -91,10 +120,11 @@ def compact(spark: SparkSession, table: str, is_stopped: Callable[[], bool] = la
         if not replaced:
             return
         if all(jvm_delta.delta_file_row_count(each) is not None for each in replaced):
-            _cluster(spark, transaction, table, replaced, files, is_stopped)
+            _cluster(spark, transaction, table, replaced, files, is_stopped, confirm)
             return
     spark.conf.set("spark.databricks.delta.optimize.minFileSize", COMPACT_BYTES)
     spark.conf.set("spark.databricks.delta.optimize.maxFileSize", FILE_BYTES)
+    confirm()
     _run(spark, "OPTIMIZE {table}", table, is_stopped)
 
 
@@ -113,8 +143,16 @@ def _cluster(
     replaced: Sequence[Any],
     files: int,
     is_stopped: Callable[[], bool],
+    confirm: Callable[[], None],
 ) -> None:
     """Write the rows of files as `files` others, divided and sorted by `_timestamp`."""
+
+    @contextmanager
+    def committing() -> Iterator[None]:
+        with commit_lock(table, is_stopped):
+            confirm()
+            yield
+
     rows = jvm_delta.delta_file_rows(spark, transaction, replaced)
     divided = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, columns.TIMESTAMP)
     jvm_delta.commit_delta_rearranged(
@@ -122,7 +160,7 @@ def _cluster(
         transaction,
         divided.sortWithinPartitions(columns.TIMESTAMP, columns.PARTITION, columns.OFFSET),
         replaced,
-        committing=lambda: commit_lock(table, is_stopped),
+        committing=committing,
     )
 
 

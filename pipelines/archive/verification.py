@@ -40,7 +40,7 @@ class ArchiveVerification:
     """What was compared, and every difference.
 
     Attributes:
-        version: The table's version.
+        version: The table's version; -1 if it could not be compared, for a reason that is its problem.
         rows: Its rows.
         log_offsets: Offsets that were compared with the log.
     """
@@ -51,6 +51,20 @@ class ArchiveVerification:
     rows: int
     log_offsets: int
     problems: tuple[str, ...]
+
+    @classmethod
+    def failed(cls, topic: str, table: str, reason: str) -> ArchiveVerification:
+        """Of a table that could not be compared.
+
+        >>> str(ArchiveVerification.failed("flights", "/lake/flights", "there is no table /lake/flights"))
+        'flights: there is no table /lake/flights'
+        """
+        return cls(topic, table, -1, 0, 0, (reason,))
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the table could be compared."""
+        return self.version >= 0
 
     def value(self) -> dict[str, Any]:
         """The result as JSON values."""
@@ -65,6 +79,8 @@ class ArchiveVerification:
 
     def __str__(self) -> str:
         """The result in lines."""
+        if not self.is_compared:
+            return f"{self.topic}: {'; '.join(self.problems)}"
         verdict = "as it should be" if not self.problems else f"{len(self.problems)} problems"
         head = (
             f"{self.topic}: {self.table}, version {self.version}: {verdict}: {self.rows:,} rows, "

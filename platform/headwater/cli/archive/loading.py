@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from headwater.pipelines.archive.configured import KnownArchives
     from headwater.pipelines.archive.listing import ArchiveListing
     from headwater.pipelines.datasource.brokers import Brokers
+    from headwater.pipelines.definition import Loaded
 
-__all__ = ["NO_ARCHIVES", "ArchivesOfCommand", "archive_options", "load_archives", "reported_archive_errors"]
+__all__ = [
+    "NO_ARCHIVES",
+    "ArchivesOfCommand",
+    "archive_options",
+    "load_archives",
+    "reported_archive_errors",
+    "topic_failure",
+]
 
 NO_ARCHIVES: Final = "no topic is archived: no file names one, and the config headwater.archive.enable of none is true"
 
@@ -58,6 +66,15 @@ def reported_archive_errors() -> Iterator[None]:
             raise CliError("archive", str(error)) from None
         except (ArchiveFailed, LoadFailed) as error:
             raise CliError("archive", str(error), exit_code=EXIT_FAILED) from None
+
+
+def topic_failure(error: Exception, loaded: Loaded) -> str:
+    """One line about what has failed for one topic, while the command goes on with the others."""
+    from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
+    from headwater.pipelines.loads.failures import failure_reason
+    from headwater.pipelines.seam.table_offsets import SeamError
+
+    return loaded.redacted(failure_reason(error, ArchiveError, ArchiveFailed, SeamError))
 
 
 class ArchivesOfCommand:

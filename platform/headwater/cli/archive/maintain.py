@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
+from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors, topic_failure
 from headwater.cli.shell.checks import require_java
 from headwater.cli.shell.driver_session import driver_conf, driver_session
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
@@ -24,34 +24,41 @@ def maintain(
     bootstrap_servers: str | None,
     confs: tuple[str, ...],
 ) -> None:
-    """Compact the tables' small files, and delete files that no version needs. An archiver may run meanwhile."""
-    from pyspark.errors import PySparkException
+    """Compact the tables' small files, and delete files that no version needs.
 
-    from headwater.pipelines.archive.errors import ArchiveFailed
-    from headwater.pipelines.archive.maintenance import compact, vacuum
-    from headwater.pipelines.loads.failures import failure_reason
-    from headwater.pipelines.seam.table_offsets import SeamError, table_offsets
+    An archiver may run meanwhile, but not for tables in object stores: these it maintains alone.
+    """
+    from headwater.pipelines.archive.maintenance import compact, sole_driver, vacuum
+    from headwater.pipelines.file_systems.opening import file_system
+    from headwater.pipelines.file_systems.options import FileSystemOptions
+    from headwater.pipelines.seam.table_offsets import table_offsets
 
     require_java()
     failed = 0
     with reported_archive_errors():
-        known, _ = load_archives(where, assignments, topics, bootstrap_servers, registry)
+        known, brokers = load_archives(where, assignments, topics, bootstrap_servers, registry)
         specs, loaded = known.specs, known.loaded
         for topic, refusal in known.refused.items():
             note(f"{topic}: {refusal.reason}")
             failed += 1
         loaded.require_secrets()
-        with driver_session("headwater archive", driver_conf(loaded, confs)) as start_spark:
+        conf = driver_conf(loaded, confs)
+        options = FileSystemOptions.of(conf)
+        with driver_session("headwater archive", conf) as start_spark:
             spark = start_spark()
             for spec in specs:
                 try:
-                    if table_offsets(spec.table) is None:
+                    offsets = table_offsets(spec.table)
+                    if offsets is None:
                         sys.stdout.write(f"{spec.topic}: no table at {spec.table}\n")
                         continue
-                    compact(spark, spec.table)
-                    vacuum(spark, spec.table)
-                except (ArchiveFailed, SeamError, PySparkException) as error:
-                    note(f"{spec.topic}: {loaded.redacted(failure_reason(error, ArchiveFailed, SeamError))}")
+                    files = file_system(spec.table, options, note)
+                    with sole_driver(spec.topic, offsets.topic_id, brokers, files) as confirm:
+                        compact(spark, spec.table, confirm=confirm)
+                        confirm()
+                        vacuum(spark, spec.table)
+                except Exception as error:  # noqa: BLE001 - one table's failure is its own
+                    note(f"{spec.topic}: {topic_failure(error, loaded)}")
                     failed += 1
                 else:
                     sys.stdout.write(f"{spec.topic}: {spec.table} is compacted and vacuumed\n")

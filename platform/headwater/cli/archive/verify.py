@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors
+from headwater.cli.archive.loading import archive_options, load_archives, reported_archive_errors, topic_failure
 from headwater.cli.archive.status import output_option
 from headwater.cli.shell.checks import require_java
 from headwater.cli.shell.driver_session import driver_conf, driver_session
@@ -36,7 +36,7 @@ def verify(
 ) -> None:
     """Compare tables with their offsets, and with the log as far as it still has the records. Changes nothing."""
     from headwater.pipelines.archive.archived_columns import archived_columns
-    from headwater.pipelines.archive.verification import verify_archive
+    from headwater.pipelines.archive.verification import ArchiveVerification, verify_archive
     from headwater.pipelines.file_systems.opening import file_system
     from headwater.pipelines.file_systems.options import FileSystemOptions
 
@@ -51,9 +51,12 @@ def verify(
             spark = start_spark()
 
             def verified(spec: TopicArchiveSpec) -> ArchiveVerification:
-                files = file_system(spec.table, options, note)
-                known = functools.partial(archived_columns, spark, loaded, spec.topic, cluster)
-                return verify_archive(spark, spec, cluster, files, known)
+                try:
+                    files = file_system(spec.table, options, note)
+                    known = functools.partial(archived_columns, spark, loaded, spec.topic, cluster)
+                    return verify_archive(spark, spec, cluster, files, known)
+                except Exception as error:  # noqa: BLE001 - one archive's failure is its own
+                    return ArchiveVerification.failed(spec.topic, spec.table, topic_failure(error, loaded))
 
             found = [verified(spec) for spec in specs]
     if output == "json":
@@ -65,5 +68,9 @@ def verify(
         note(f"{topic}: {refusal.reason}")
     if archives.refused:
         raise CliError("archive verify", "there are archives that cannot be")
-    if any(each.problems for each in found):
+    failed = sum(not each.is_compared for each in found)
+    if any(each.problems for each in found if each.is_compared):
         raise CliError("archive verify", "there are differences", exit_code=EXIT_FAILED)
+    if failed:
+        what = f"{failed} of {len(found)} tables could not be compared"
+        raise CliError("archive verify", what, exit_code=EXIT_FAILED)
