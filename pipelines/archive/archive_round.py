@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import logging
 import uuid
 from collections.abc import Callable, Sequence
@@ -15,6 +13,7 @@ from headwater.pipelines import columns
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_table import ArchiveTable, TableSnapshot
 from headwater.pipelines.archive.arrow_rows import ArrowRows, ValueKind, arrow_rows
+from headwater.pipelines.archive.earlier_rounds import REFUSED_S, EarlierRounds, refusal, written_by
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.file_writing import UNDECODED, RangeWriter, WrittenRange, write_ranges
 from headwater.pipelines.archive.key_rows import (
@@ -32,7 +31,8 @@ from headwater.pipelines.datasource.brokers import Brokers, connection_options
 from headwater.pipelines.datasource.offsets import OffsetRange
 from headwater.pipelines.datasource.options import ReadOptions
 from headwater.pipelines.datasource.reading import RangePartition, plan_tasks
-from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
+from headwater.pipelines.file_systems.file_system import FileSystem, join
+from headwater.pipelines.file_systems.opening import is_local
 from headwater.pipelines.loads.counted_rows import counted
 from headwater.pipelines.loads.rows import rows_per_task
 from headwater.pipelines.seam.marks import UPSERT
@@ -95,8 +95,8 @@ class RoundOutcome:
         return f"{self.topic}: version {self.version} of {self.table} has {self.rows:,} more rows{errors}{behind}"
 
 
-class _UndecodedError(Exception):
-    """A round has values that cannot be decoded, and must stop before them."""
+#: The first value of each partition that cannot be decoded: its offset, and why.
+_Undecoded = dict[int, tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,9 @@ class ArchiveRound:
     """A round on one snapshot of a table.
 
     Attributes:
+        files: How tasks reach the table's folder.
         bytes_per_offset: About the size of an offset in the log; None if it is not known.
+        earlier: The archive's own, from round to round.
     """
 
     spec: TopicArchiveSpec
@@ -117,6 +119,7 @@ class ArchiveRound:
     schema: StructType
     table: ArchiveTable
     snapshot: TableSnapshot
+    earlier: EarlierRounds
 
     def add(self, plan: RoundPlan, before_commit: Callable[[], None]) -> RoundOutcome:
         """Add the records of a plan.
@@ -126,39 +129,43 @@ class ArchiveRound:
         """
         if self.snapshot.mode == UPSERT:
             return self._upsert(plan, before_commit)
+        self._sweep()
         round_name = uuid.uuid4().hex
-        rows = arrow_rows(self.known, self.spec.topic, self.schema, keeps_value=self.spec.raw)
-        if self.snapshot.writer_reason or self.snapshot.lacks(self.schema):
-            # Spark writes all of it: Delta's writer does what the table asks for, and adds new columns.
-            rows = ArrowRows(ValueKind.SPARK, rows.schema)
-        written: list[WrittenRange] = []
         is_committing = False
         numbers = (0, 0)
         try:
-            written = self._write(rows, plan, round_name)
-            left = [each for each in written if each.undecoded]
-            decoded = self._decoded(left) if left else None
-            frame, counts = counted(decoded) if decoded is not None else (None, None)
+            written = self._write(plan, round_name)
+            if written is None:
+                decoded: DataFrame | None = _in_order(self._decoded_log(plan))
+            else:
+                left = [each for each in written if each.undecoded]
+                decoded = self._decoded(left) if left else None
+            # Before Delta's writer has written anything: nobody would know its files.
+            suspends = decoded is not None and self.spec.on_error == "suspend"
+            bad = self._first_undecoded(decoded) if suspends and decoded is not None else {}
+            if not bad:
+                frame, counts = counted(decoded) if decoded is not None else (None, None)
 
-            def confirm() -> tuple[int, int]:
-                nonlocal is_committing, numbers
-                numbers = self._checked(written, None if counts is None else counts()[:2])
-                before_commit()
-                is_committing = True
-                return numbers
+                def confirm() -> tuple[int, int]:
+                    nonlocal is_committing, numbers
+                    numbers = self._checked(written, None if counts is None else counts()[:2])
+                    before_commit()
+                    is_committing = True
+                    return numbers
 
-            added = [each.add for each in written if each.add]
-            version, files = self.table.commit(self.spark, self.snapshot, plan, added, frame, confirm, self.schema)
-        except _UndecodedError:
-            assert decoded is not None
-            self._delete(written)
-            return self._add_before(decoded, plan, before_commit)
+                added = [each.add for each in written or () if each.add]
+                version, files = self.table.commit(self.spark, self.snapshot, plan, added, frame, confirm, self.schema)
         except BaseException:
             if not is_committing:
-                self._delete(written)
+                self.earlier.has_failed(round_name)
+                self._sweep()
             raise
         finally:
-            self._delete_path(join(self.spec.table, UNDECODED, round_name))
+            self._delete_undecoded(round_name)
+        if bad:
+            self.earlier.has_failed(round_name)
+            self._sweep()
+            return self._add_before(bad, plan, before_commit)
         archived = {**self.snapshot.state.ends, **plan.ends}
         return RoundOutcome(self.spec.topic, self.spec.table, version, plan, archived, *numbers, files)
 
@@ -183,7 +190,7 @@ class ArchiveRound:
                     "table of the mode upsert has none; archive the topic into another table, with mode: append"
                 )
             if spec.on_error == "suspend" and numbers.errors:
-                return self._add_before(rows, plan, before_commit)
+                return self._add_before(self._first_undecoded(rows), plan, before_commit)
             frame, replaced = self._rewritten(last, last.where(~is_deleted))
         written = (numbers.rows, numbers.errors)
 
@@ -237,10 +244,56 @@ class ArchiveRound:
             with_headers=self.spec.headers,
         )
 
-    def _write(self, rows: ArrowRows, plan: RoundPlan, round_name: str) -> list[WrittenRange]:
-        topic = self.spec.topic
+    def _write(self, plan: RoundPlan, round_name: str) -> list[WrittenRange] | None:
+        """Let tasks write a plan's records. None if they cannot, where Spark's own client can."""
         if not plan.ranges:
             return []
+        if not self.earlier.tasks_write:
+            return None
+        rows = arrow_rows(self.known, self.spec.topic, self.schema, keeps_value=self.spec.raw)
+        if self.snapshot.writer_reason or self.snapshot.lacks(self.schema):
+            # Spark writes all of it: Delta's writer does what the table asks for, and adds new columns.
+            rows = ArrowRows(ValueKind.SPARK, rows.schema)
+        try:
+            written = self._write_by_tasks(rows, plan, round_name)
+        except Exception as error:
+            reason = "" if is_local(self.spec.table) else refusal(error)
+            if not reason or not self._spark_writes():
+                raise
+            if self.earlier.refused():
+                log.warning(
+                    "tasks cannot write to the table %s (%s), and Spark can: it writes the rows of this round and of "
+                    "those of the next %d minutes",
+                    self.spec.table,
+                    reason,
+                    REFUSED_S // 60,
+                )
+            self.earlier.has_failed(round_name)
+            self._sweep()
+            return None
+        self.earlier.wrote()
+        return written
+
+    def _spark_writes(self) -> bool:
+        """Whether Spark's own client can write to the table's file system now: else it is the file system that fails.
+
+        A byte, because an empty file needs no room.
+        """
+        path = join(self.spec.table, "_headwater", f".writes-{uuid.uuid4().hex}")
+        try:
+            files = self.table.files(self.spark)
+            try:
+                with files.writer(path) as file:
+                    file.write(b"1")
+            finally:
+                files.delete(path)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the tasks' own error is reported
+            log.debug("neither can Spark: %s", error)
+            return False
+        return True
+
+    def _write_by_tasks(self, rows: ArrowRows, plan: RoundPlan, round_name: str) -> list[WrittenRange]:
+        topic = self.spec.topic
         given = {
             **connection_options(self.brokers),
             "subscribe": topic,
@@ -275,52 +328,76 @@ class ArchiveRound:
             headers=self.spec.headers,
             with_headers=any(each.has_headers for each in left),
         )
-        return decoded.sortWithinPartitions(columns.PARTITION, columns.OFFSET)
+        return _in_order(decoded)
 
-    def _checked(self, written: Sequence[WrittenRange], decoded: tuple[int, int] | None) -> tuple[int, int]:
+    def _checked(self, written: Sequence[WrittenRange] | None, decoded: tuple[int, int] | None) -> tuple[int, int]:
         """The numbers of rows and of those with an error. Raises ArchiveFailed if Spark's are not all that were left.
 
-        Raises _UndecodedError if the archive must stop before a value that cannot be decoded.
+        Without tasks that have written, Spark's are all.
         """
         in_frame, errors = decoded or (0, 0)
+        if errors and self.spec.on_error == "suspend":
+            raise ArchiveFailed(
+                f"{errors:,} records of {self.spec.topic} could be decoded at first, and then not: nothing was added"
+            )
+        if written is None:
+            return in_frame, errors
         left = sum(each.undecoded_rows for each in written)
         if in_frame != left:
             raise ArchiveFailed(
                 f"Spark was to decode {left:,} records of {self.spec.topic} and has {in_frame:,} rows: nothing was "
                 "added (spark.sql.files.ignoreMissingFiles?)"
             )
-        if errors and self.spec.on_error == "suspend":
-            raise _UndecodedError
         return sum(each.rows for each in written) + in_frame, errors
 
-    def _add_before(self, decoded: DataFrame, plan: RoundPlan, before_commit: Callable[[], None]) -> RoundOutcome:
-        """Add what comes before the first value of each partition that cannot be decoded. Raises ArchiveError."""
+    def _first_undecoded(self, decoded: DataFrame) -> _Undecoded:
+        """The first row of each partition with an error."""
         from pyspark.sql import functions as f
 
         place, error = f.col(columns.OFFSET), f.col(columns.ERROR)
+        if columns.ERROR not in decoded.columns:
+            return {}
         bad = decoded.where(error.isNotNull())
         if self.snapshot.mode == UPSERT:
             bad = bad.where(~is_tombstone(self.known, self.spec.topic, keeps_value=self.spec.raw))
         first = bad.groupBy(columns.PARTITION).agg(f.min(place), f.min_by(error, place)).collect()
-        shorter = cut(plan, {int(row[0]): int(row[1]) for row in first})
+        return {int(row[0]): (int(row[1]), str(row[2])) for row in first}
+
+    def _add_before(self, bad: _Undecoded, plan: RoundPlan, before_commit: Callable[[], None]) -> RoundOutcome:
+        """Add what comes before the first value of each partition that cannot be decoded. Raises ArchiveError."""
+        shorter = cut(plan, {partition: offset for partition, (offset, _) in bad.items()})
         if shorter.offsets:
             return self.add(shorter, before_commit)
-        partition, offset, reason = min((int(row[0]), int(row[1]), str(row[2])) for row in first)
+        partition, (offset, reason) = min(bad.items())
         raise ArchiveError(
             f"{self.spec.topic}-{partition} has a value at offset {offset} that cannot be decoded ({reason}): "
             "on_error: suspend stops before it; with `store` it becomes a row"
         )
 
-    def _delete(self, written: Sequence[WrittenRange]) -> None:
-        """Delete files that no commit will have."""
-        for each in written:
-            if each.add:
-                self._delete_path(join(self.spec.table, json.loads(each.add)["add"]["path"]))
+    def _sweep(self) -> None:
+        """Delete what failed rounds have left. What cannot be deleted now is tried again before the next round."""
+        failed = self.earlier.failed
+        if not failed:
+            return
+        try:
+            files = self.table.files(self.spark)
+            for name in written_by(failed, (entry.name for entry in files.list(self.spec.table))):
+                files.delete(join(self.spec.table, name))
+            for each in failed:
+                files.delete(join(self.spec.table, UNDECODED, each))
+        except Exception as error:  # noqa: BLE001 - the round's own error, or the next round, is what matters
+            log.warning("files that no commit has are left in %s: %s", self.spec.table, error)
+        else:
+            self.earlier.swept()
 
-    def _delete_path(self, path: str) -> None:
-        """Delete a file or folder that nobody needs; what cannot be deleted now is left to VACUUM, or the next open."""
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                self.files.delete(path)
-            except FileSystemError as error:
-                log.warning("a file that no commit has was not deleted: %s", error)
+    def _delete_undecoded(self, round_name: str) -> None:
+        """Delete the records that tasks have left to Spark; what cannot be deleted now is left to the next open."""
+        try:
+            self.table.files(self.spark).delete(join(self.spec.table, UNDECODED, round_name))
+        except Exception as error:  # noqa: BLE001 - the round has ended, well or with an error of its own
+            log.warning("records that were left to Spark were not deleted: %s", error)
+
+
+def _in_order(rows: DataFrame) -> DataFrame:
+    """Rows whose files are in the order of the log."""
+    return rows.sortWithinPartitions(columns.PARTITION, columns.OFFSET)

@@ -7,20 +7,23 @@ nothing beside the table that could be lost, or disagree with it.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.archive.commit_lock import commit_lock
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_topic
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, forgotten_offsets, other_topic
 from headwater.pipelines.archive.marks import ArchiveState, marks_of
 from headwater.pipelines.archive.round_plan import RoundPlan
 from headwater.pipelines.archive.written_tables import delta_writer_reason, indexed_columns
-from headwater.pipelines.file_systems.file_system import FileSystem
+from headwater.pipelines.file_systems.file_system import FileSystem, join
+from headwater.pipelines.file_systems.opening import is_local
 from headwater.pipelines.loads.targets.schemas import misfit
 from headwater.pipelines.seam.marks import APPEND, ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY, UPSERT
 from headwater.pipelines.spark import jvm_delta
+from headwater.pipelines.spark.hadoop_files import spark_files
 from headwater.pipelines.spark.spark_errors import is_delta_conflict
 
 if TYPE_CHECKING:
@@ -29,10 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveTable", "TableSnapshot"]
 
+log = logging.getLogger(__name__)
+
 _METADATA_KEY: Final = "headwater.archive"
 #: A table of more applications than this has no list of them in its last commit: its state is rebuilt by a job.
 MARKS_CONF: Final = "spark.databricks.delta.setTransactionsInCrc.maxAllowed"
 MARKS_MAX: Final = 20_000
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +118,13 @@ class ArchiveTable:
             properties[MODE_PROPERTY],
         )
 
+    def files(self, spark: SparkSession) -> FileSystem:
+        """The table's folder for the driver, which reaches it as Delta does: other ways to it may be closed."""
+        return self._files if is_local(self.path) else spark_files(spark, self.path)
+
     def create(self, spark: SparkSession, columns: StructType, mode: str, before_commit: Callable[[], None]) -> None:
         """Make the table, without a row, unless there is one. Raises ArchiveError for a folder that holds files."""
-        names = [entry.name for entry in self._files.list(self.path) if not entry.name.startswith(("_", "."))]
+        names = [entry.name for entry in self.files(spark).list(self.path) if not entry.name.startswith(("_", "."))]
         if names:
             raise ArchiveError(f"{self.path} holds files ({names[0]}) and is no Delta table: name a folder of its own")
         properties = {TOPIC_PROPERTY: self._topic, ID_PROPERTY: self._topic_id, MODE_PROPERTY: mode}
@@ -136,10 +146,7 @@ class ArchiveTable:
         if mode not in (APPEND, UPSERT):
             raise ArchiveError(f"the table {self.path} is an archive of the mode {mode}, which this release lacks")
         if retention is not None:
-            raise ArchiveError(
-                f"the table {self.path} has the property {jvm_delta.TRANSACTION_RETENTION} = {retention}: it would "
-                "forget its offsets; unset it"
-            )
+            raise ArchiveError(forgotten_offsets(self.path, jvm_delta.TRANSACTION_RETENTION, retention))
 
     def commit(
         self,
@@ -159,16 +166,23 @@ class ArchiveTable:
         `replaced` are files of the table (`jvm_delta.delta_files`) whose rows are the frame's from then on.
 
         `confirm` is called in the last moment, when all files are written: it tells the numbers of rows and of those
-        with an error, and raises if the round must not be committed. Raises ArchiveFailed if another commit has
-        overtaken it.
+        with an error, and raises if the round must not be committed. Then the files are deleted, those of `adds` and
+        those of the frame. Raises ArchiveFailed if another commit has overtaken it, and if a file is missing.
         """
         import delta.tables  # noqa: F401 - it teaches PySpark the names of Delta's conflicts
         from pyspark.errors import PySparkException
 
         @contextmanager
-        def committing() -> Iterator[str]:
-            with commit_lock(self.path, self._is_stopped):
-                rows, errors = confirm()
+        def committing(added: Sequence[str]) -> Iterator[str]:
+            with ExitStack() as held:
+                try:
+                    held.enter_context(commit_lock(self.path, self._is_stopped))
+                    self._require(spark, added)
+                    rows, errors = confirm()
+                except BaseException:
+                    self._delete(spark, added)
+                    raise
+                # From here on the files may be the table's, whatever is raised.
                 yield json.dumps({_METADATA_KEY: self._said(plan, rows, errors)}, separators=(",", ":"))
 
         try:
@@ -188,6 +202,29 @@ class ArchiveTable:
                     f"another commit to {self.path} has overtaken this round; the next one begins where the table is"
                 ) from None
             raise
+
+    def _require(self, spark: SparkSession, added: Sequence[str]) -> None:
+        """Raise ArchiveFailed if a file is gone. No folder is listed: a table may have many more files than a round."""
+        files = self.files(spark)
+        for name in added:
+            if files.entry(join(self.path, name)) is None:
+                raise ArchiveFailed(
+                    f"{name} was removed from the table {self.path} before it was committed (by a VACUUM that keeps "
+                    f"files for less than a round takes? See {_RETENTION}): nothing was added"
+                )
+
+    def _delete(self, spark: SparkSession, added: Sequence[str]) -> None:
+        """Delete files that no commit will have. What cannot be deleted is left to VACUUM, and hides no other error."""
+        try:
+            files = self.files(spark)
+            for name in added:
+                files.delete(join(self.path, name))
+                if is_local(self.path):
+                    # Hadoop's checksums of a file that Spark has written, which VACUUM would not look for.
+                    folder, _, last = name.rpartition("/")
+                    files.delete(join(self.path, folder, f".{last}.crc"))
+        except Exception as error:  # noqa: BLE001 - the round's own error is on its way
+            log.warning("files that no commit has are left in %s: %s", self.path, error)
 
     def _said(self, plan: RoundPlan, rows: int, errors: int) -> Mapping[str, Any]:
         """What a commit says of its round, for people: the state is the marks'."""

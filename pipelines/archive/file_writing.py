@@ -1,7 +1,8 @@
 """Writes the records of offset ranges as Parquet files of a table, in Spark's tasks: the rows never enter the JVM.
 
-A file's name is its attempt's own, and only the files that a task returns are committed: those of failed and of
-speculative attempts are in no commit, and VACUUM removes them.
+A file's name has its round's, and is its attempt's own. Only the files that a task returns are committed: those of
+failed and of speculative attempts are in no commit. A task that fails deletes its own, if it can; the rest is deleted
+when its round fails, or by VACUUM.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 import orjson
 
 from headwater.pipelines.archive.arrow_rows import ArrowRows
+from headwater.pipelines.archive.earlier_rounds import file_prefix
 from headwater.pipelines.archive.file_statistics import INDEXED_COLUMNS, FileStatistics
 from headwater.pipelines.file_systems.file_system import FileSystem, join
 
@@ -59,7 +61,7 @@ class RangeWriter:
     """A task's work; picklable.
 
     Attributes:
-        round_name: Names the folder of undecoded records.
+        round_name: Names the folder of undecoded records; the names of files in the table begin with it.
         indexed_columns: How many columns have statistics, as in Delta's `delta.dataSkippingNumIndexedCols`.
     """
 
@@ -75,19 +77,27 @@ class RangeWriter:
         from headwater.pipelines.datasource.reading import read_range
 
         name = uuid.uuid4().hex
-        decoded = _ParquetFile(self.files, self.table, f"part-{name}-c000.{CODEC}.parquet", self.indexed_columns)
+        in_table = f"{file_prefix(self.round_name)}{name}-c000.{CODEC}.parquet"
+        decoded = _ParquetFile(self.files, self.table, in_table, self.indexed_columns)
         undecoded = _ParquetFile(self.files, join(self.table, UNDECODED, self.round_name), f"{name}.parquet", 0)
         has_headers = False
-        with contextlib.ExitStack() as open_files, decoded, undecoded:
-            for records in read_range(part, self.options):
-                rows, rest = self.rows.of(records)
-                if rows.num_rows:
-                    decoded.add(rows, open_files)
-                if rest.num_rows:
-                    rest = rest.select(_records_of(rest))
-                    has_headers = has_headers or rest.column("headers").null_count < rest.num_rows
-                    undecoded.add(rest, open_files)
-            footers = [each.end() for each in (decoded, undecoded)]
+        try:
+            with contextlib.ExitStack() as open_files, decoded, undecoded:
+                for records in read_range(part, self.options):
+                    rows, rest = self.rows.of(records)
+                    if rows.num_rows:
+                        decoded.add(rows, open_files)
+                    if rest.num_rows:
+                        rest = rest.select(_records_of(rest))
+                        has_headers = has_headers or rest.column("headers").null_count < rest.num_rows
+                        undecoded.add(rest, open_files)
+                footers = [each.end() for each in (decoded, undecoded)]
+        except BaseException:
+            # On a full disk they would keep it full. What cannot be deleted must not hide the error.
+            with contextlib.suppress(Exception):
+                for each in (decoded, undecoded):
+                    each.delete()
+            raise
         # The files are whole and durable from here on.
         return WrittenRange(
             add=decoded.action(footers[0]),
@@ -152,6 +162,11 @@ class _ParquetFile:
 
         self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=self._held_rows)
         self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+    def delete(self) -> None:
+        """Delete the file, if it was begun. Raises FileSystemError."""
+        if self._sink is not None:
+            self._files.delete(self.path)
 
     def end(self) -> Any:
         """Write the footer; return it, None without a file."""

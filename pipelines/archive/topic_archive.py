@@ -14,20 +14,21 @@ from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_group import ArchiveGroup
 from headwater.pipelines.archive.archive_round import ArchiveRound, RoundOutcome
 from headwater.pipelines.archive.archive_table import ArchiveTable, TableSnapshot
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_topic
+from headwater.pipelines.archive.earlier_rounds import EarlierRounds
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_mode, other_topic
 from headwater.pipelines.archive.file_writing import UNDECODED
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import RoundPlan, plan_round
 from headwater.pipelines.archive.rows import is_raw, table_columns
+from headwater.pipelines.archive.table_modes import mode_of_new_table
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, UnavailableError, join
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
-from headwater.pipelines.loads.offsets.log_state import bytes_per_offset, client_of, is_compacted, log_state
+from headwater.pipelines.loads.offsets.log_state import bytes_per_offset, client_of, log_state
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.positions import PositionKind
 from headwater.pipelines.locks.broker_lock import BrokerLock
 from headwater.pipelines.locks.owner import Owner
-from headwater.pipelines.seam.marks import APPEND, UPSERT
 from headwater.pipelines.spark import jvm_delta
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class TopicArchive:
         self._group = ArchiveGroup(spec.topic, spec.view_grace_ms / 1000)
         #: Whether the group knows of the table as it was when this driver began.
         self._is_known = False
+        self._earlier = EarlierRounds(time.monotonic)
 
     def open(self) -> None:
         """Look at the topic, and become its archive's driver. Needs no Spark.
@@ -149,10 +151,7 @@ class TopicArchive:
         table = ArchiveTable(spec.table, spec.topic, self._topic_id, self._files, self._is_stopped)
         snapshot = table.snapshot(spark)
         if snapshot is not None and spec.mode not in (None, snapshot.mode):
-            raise ArchiveError(
-                f"the table {spec.table} has the mode {snapshot.mode}, which it keeps, and not {spec.mode}: name "
-                "another table, or leave out `mode`"
-            )
+            raise ArchiveError(other_mode(spec.table, snapshot.mode, spec.mode))
         state = ArchiveState() if snapshot is None else snapshot.state
         if snapshot is not None and not state.ends:
             self._require_empty(snapshot)
@@ -168,7 +167,7 @@ class TopicArchive:
             raise ArchiveError(f"the values of {spec.topic} are raw: the column value has their bytes, leave out `raw`")
         schema = table_columns(spark, columns_known, spec.topic, keeps_value=spec.raw, headers=spec.headers)
         if snapshot is None:
-            table.create(spark, schema, self._new_mode(), self._before_commit)
+            table.create(spark, schema, mode_of_new_table(spec, self._brokers), self._before_commit)
             snapshot = table.snapshot(spark)
             if snapshot is None or snapshot.state.ends:
                 raise ArchiveFailed(f"the table {spec.table} was made or removed by another process meanwhile")
@@ -176,7 +175,17 @@ class TopicArchive:
         if not snapshot.state.ends:
             self._begin_group(plan)
         adding = ArchiveRound(
-            spec, self._brokers, self._files, self._topic_id, size, spark, columns_known, schema, table, snapshot
+            spec,
+            self._brokers,
+            self._files,
+            self._topic_id,
+            size,
+            spark,
+            columns_known,
+            schema,
+            table,
+            snapshot,
+            self._earlier,
         )
         outcome = adding.add(plan, self._before_commit)
         self._group.noted(outcome.archived, time.time())
@@ -214,15 +223,6 @@ class TopicArchive:
                 f"the table {self.spec.table} has rows ({files:,} files) and no offsets of {self.spec.topic}: a copy "
                 "of an archive (CLONE copies no offsets)? Name another table"
             )
-
-    def _new_mode(self) -> str:
-        """The mode of a new table: what is declared, else by the topic's cleanup.policy."""
-        if self.spec.mode is not None:
-            return self.spec.mode
-        try:
-            return UPSERT if is_compacted(self._brokers, self.spec.topic) else APPEND
-        except LoadFailed as error:
-            raise ArchiveFailed(str(error)) from None
 
     def _require_topic(self, topic_id: str) -> None:
         if topic_id != self._topic_id:

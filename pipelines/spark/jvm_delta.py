@@ -138,13 +138,14 @@ def commit_delta_files(
     *,
     replaced: Sequence[Any] = (),
     merge_schema: bool = False,
-    committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
+    committing: Callable[[Sequence[str]], AbstractContextManager[str]] = lambda _: nullcontext(""),
 ) -> tuple[int, int]:
     """Commit files that are there, by their `add` actions in Delta's JSON, and a frame's rows, with `marks`.
 
     They take the place of the files `replaced`, of `delta_files`. Returns the version, and the number of files that it
-    has added. `marks` and `committing` are those of `commit_delta_append`. Depends on the same classes, and on
-    `Action.fromJson` and `AddFile.remove`.
+    has added. `marks` and `committing` are those of `commit_delta_append`; `committing` gets the paths in the table of
+    all files that the commit adds, the frame's as well. Depends on the same classes, and on `Action.fromJson`,
+    `AddFile.path` and `AddFile.remove`.
     """
     jvm: Any = session._jvm
     mode = jvm.org.apache.spark.sql.SaveMode.Append
@@ -158,9 +159,11 @@ def commit_delta_files(
     for add in adds:
         actions = actions.appended(parse(add))
     files = int(actions.size())
+    added = [each for each in map(actions.apply, range(files)) if each.getClass().getSimpleName() == "AddFile"]
+    paths = [urllib.parse.unquote(str(each.path())) for each in added]
     for each in replaced:
         actions = actions.appended(each.remove())
-    with committing() as metadata:
+    with committing(paths) as metadata:
         return _commit_write(session, transaction, actions, tags, mode, (), marks, metadata), files
 
 

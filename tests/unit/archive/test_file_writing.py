@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import json
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,12 +20,14 @@ import pytest
 from headwater.logtier.records.columns import column_schema
 from headwater.pipelines.archive import file_writing
 from headwater.pipelines.archive.arrow_rows import ArrowRows, ValueKind
+from headwater.pipelines.archive.earlier_rounds import file_prefix
 from headwater.pipelines.archive.file_writing import UNDECODED, RangeWriter, WrittenRange, write_ranges
 from headwater.pipelines.datasource import reading
 from headwater.pipelines.datasource.json_fields import TAKEN, JsonFields, field_column
 from headwater.pipelines.datasource.offsets import OffsetRange
 from headwater.pipelines.datasource.options import ReadOptions
 from headwater.pipelines.datasource.reading import RangePartition
+from headwater.pipelines.file_systems.file_system import FileSystemError
 from headwater.pipelines.file_systems.local import LocalFiles
 
 OPTIONS = ReadOptions.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "flights"})
@@ -155,7 +158,7 @@ def test_statistics_are_of_as_many_columns_as_the_table_says(task: Task) -> None
 
 def test_files_are_compressed_as_their_name_says(task: Task) -> None:
     name = action(task.write(batch_of(0, [5])))["path"]
-    assert name.startswith("part-")
+    assert name.startswith(file_prefix("round"))
     assert name.endswith("-c000.snappy.parquet")
     group = pq.read_metadata(task.table / name).row_group(0)
     assert {group.column(number).compression for number in range(group.num_columns)} == {"SNAPPY"}
@@ -293,6 +296,7 @@ def test_a_read_that_fails_half_way_returns_nothing(
 ) -> None:
     monkeypatch.setattr(file_writing, "GROUP_ROWS", group_rows)
     failed(task, batch_of(0, ids), batch_of(2, ids), BrokerGone("connection lost"), batch_of(4, ids))
+    assert task.files() == []
 
 
 def test_nothing_is_written_to_the_file_of_a_failed_task_once_it_is_closed(task: Task, unraisable: list[str]) -> None:
@@ -302,9 +306,20 @@ def test_nothing_is_written_to_the_file_of_a_failed_task_once_it_is_closed(task:
     assert unraisable == []
 
 
-def test_the_file_of_a_failed_task_is_no_whole_file_of_some_of_its_rows(task: Task, unraisable: list[str]) -> None:
+class Kept(LocalFiles):
+    """Files that cannot be deleted."""
+
+    def delete(self, path: str) -> None:
+        raise FileSystemError(f"{path} cannot be deleted")
+
+
+def test_a_file_that_a_failed_task_cannot_delete_is_no_whole_file_of_some_of_its_rows(
+    task: Task, unraisable: list[str]
+) -> None:
+    task.writer = dataclasses.replace(task.writer, files=Kept())
     failed(task, batch_of(0, [1, None]), BrokerGone("connection lost"))
     gc.collect()
+    assert len(task.files()) == 2
     for name in task.files():
         with pytest.raises(pa.ArrowInvalid):
             pq.read_metadata(task.table / name)
@@ -316,21 +331,38 @@ def test_a_batch_that_cannot_become_rows_fails_the_task(task: Task, unraisable: 
 
 
 class FullDisk(LocalFiles):
-    """Files that cannot be made durable."""
+    """Files that have no room after some bytes."""
 
-    def writer(self, path: str) -> Any:
-        raise OSError(28, "No space left on device", path)
+    @contextlib.contextmanager
+    def writer(self, path: str) -> Iterator[BinaryIO]:
+        with super().writer(path) as file:
+            yield cast("BinaryIO", Full(file))
 
 
-def test_a_disk_that_is_full_fails_the_task(task: Task) -> None:
-    task.writer = RangeWriter(str(task.table), FullDisk(), ROWS, OPTIONS, "round")
+class Full:
+    """A file on a full disk."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: memoryview) -> int:
+        self._file.write(data[:2])
+        self._file.flush()
+        raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_is_full_fails_the_task_which_leaves_nothing_on_it(task: Task, unraisable: list[str]) -> None:
+    task.writer = dataclasses.replace(task.writer, files=FullDisk())
     with pytest.raises(OSError, match="No space left"):
-        task.write(batch_of(0, [1]))
+        task.write(batch_of(0, [1, None]))
+    assert task.files() == []
 
 
 def test_an_attempt_after_a_failed_one_writes_all_of_the_range(task: Task, unraisable: list[str]) -> None:
+    task.writer = dataclasses.replace(task.writer, files=Kept())
     failed(task, batch_of(0, [1, 2]), BrokerGone("connection lost"))
     left = set(task.files())
+    assert left
     written = task.write(batch_of(0, [1, 2]), batch_of(2, [3]))
     assert action(written)["path"] not in left
     assert pq.read_table(task.table / action(written)["path"]).column("id").to_pylist() == [1, 2, 3]

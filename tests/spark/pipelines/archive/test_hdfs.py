@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headwater.pipelines.archive import topic_archive
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec, parse_archive
 from headwater.pipelines.archive.archived_columns import archived_columns
 from headwater.pipelines.archive.status import status_of
@@ -16,6 +17,7 @@ from headwater.pipelines.archive.verification import verify_archive
 from headwater.pipelines.file_systems.opening import file_system
 from headwater.pipelines.file_systems.options import FileSystemOptions
 from headwater.pipelines.seam.table_offsets import table_offsets
+from tests.bench.processes import free_port
 from tests.hdfs import HdfsProcesses
 from tests.spark.pipelines.archive.conftest import Archives
 
@@ -89,3 +91,33 @@ def test_rounds_on_hdfs_are_in_one_commit_with_what_spark_decodes(
     assert (status.problem, status.to_add) == ("", 0)
     undecoded = f"{spec.table}/_headwater/undecoded"
     assert [each.name for each in file_system(undecoded).list(undecoded)] == []
+
+
+def test_where_tasks_cannot_write_spark_does(
+    archives: Archives, lake: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """WebHDFS is not reached, where Spark's own client reaches HDFS."""
+    short = dataclasses.replace(FileSystemOptions.of(), webhdfs=(f"http://127.0.0.1:{free_port()}",), wait_s=0.5)
+    archives.lab.write("t.json", json.dumps(SCHEMA))
+    text = declared(lake)
+    spec, _ = specified(archives, text)
+    spark = archives.lab.spark
+    archives.lab.produce("@t", [{"id": n, "name": "x"} for n in range(20)] + [b"junk"], partitions=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystemOptions, "of", lambda *_: short)
+        patch.setattr(topic_archive, "ROUND_OFFSETS_MAX", 8)
+        archives.caught_up(text)
+    assert len(archives.rounds) == 3
+    assert (sum(each.rows for each in archives.rounds), sum(each.errors for each in archives.rounds)) == (21, 1)
+    [told] = [each.message for each in caplog.records if "tasks cannot write" in each.message]
+    assert "WebHDFS does not answer" in told
+
+    # On, in the same table, where it is reached again.
+    archives.lab.produce("@t", [{"id": n} for n in range(20, 30)])
+    archives.caught_up(text)
+    rows = spark.read.format("delta").load(spec.table).select("_partition", "_offset", "id", "_error").collect()
+    assert sorted(row.id for row in rows if row.id is not None) == list(range(30))
+    assert [row._error for row in rows if row.id is None] == ["the value is not JSON"]
+    offsets = table_offsets(spec.table)
+    assert offsets is not None
+    assert sum(offsets.ends.values()) == 31 == len({(row._partition, row._offset) for row in rows})

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from headwater.pipelines.archive.archive_round import ArchiveRound
+from headwater.pipelines.archive.errors import ArchiveFailed
+from headwater.pipelines.archive.topic_archive import TopicArchive
 from tests.spark.pipelines.archive.conftest import Archives
 
 pytestmark = pytest.mark.slow
@@ -98,16 +102,60 @@ def test_a_suspended_archive_stops_before_a_value_that_cannot_be_decoded(archive
     flights(archives, [7])
     suspending = JSON.replace("  root: lake", "  root: lake\n  on_error: suspend")
     [failure] = archives.once(suspending)
+    assert archives.once(suspending) == [failure]
     assert failure.is_user_error
     assert "has a value at offset 3 that cannot be decoded (the value is not JSON)" in failure.error
     assert archives.state("@flights").ends == {0: 3}
     assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2], "what comes before it is there"
     files = {each.name for each in archives.path("@flights").glob("*.parquet")}
     added = {action["add"]["path"] for commit in archives.commits("@flights") for action in commit if "add" in action}
-    assert added <= files
-    assert len(files - added) <= 3, "those of Spark's tasks alone, which VACUUM removes"
+    assert added == files, "nothing is left of the attempts"
     archives.caught_up(JSON)
     assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2, None, 7]
+
+
+def parquet_files(archives: Archives) -> set[str]:
+    return {str(each.relative_to(archives.path("@flights"))) for each in archives.path("@flights").rglob("*.parquet*")}
+
+
+def test_rounds_that_fail_leave_no_file_and_commit_nothing(archives: Archives, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_tasks, before_commit = ArchiveRound._write_by_tasks, TopicArchive._before_commit
+    removed: list[Path] = []
+
+    def job_fails(self: ArchiveRound, *given: Any) -> Any:
+        assert by_tasks(self, *given)
+        raise RuntimeError("a task has failed, and others had not")
+
+    def is_overtaken(self: TopicArchive) -> None:
+        if (archives.path("@flights") / "_delta_log").exists():
+            assert len(parquet_files(archives)) == 4, "a task's, what it left to Spark, and Spark's with checksums"
+            raise ArchiveFailed("another driver has the lock")
+        before_commit(self)
+
+    def vacuumed(self: ArchiveRound, *given: Any) -> Any:
+        written = by_tasks(self, *given)
+        [path] = [json.loads(each.add)["add"]["path"] for each in written]
+        removed.append(archives.path("@flights") / path)
+        removed[0].unlink()
+        return written
+
+    flights(archives, range(3))
+    archives.lab.produce("@flights", [b"no JSON"])
+    for patched, name, double, said in (
+        (ArchiveRound, "_write_by_tasks", job_fails, "a task has failed"),
+        (TopicArchive, "_before_commit", is_overtaken, "another driver has the lock"),
+        (ArchiveRound, "_write_by_tasks", vacuumed, "before it was committed"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(patched, name, double)
+            [failure] = archives.once(JSON)
+        assert said in failure.error
+        assert not failure.is_user_error
+        assert parquet_files(archives) == set()
+    assert failure.error.startswith(removed[0].name)
+    assert len(archives.commits("@flights")) == 1, "the table's own"
+    archives.caught_up(JSON)
+    assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2, None]
 
 
 def test_control_records_and_aborted_transactions_move_the_offsets(archives: Archives) -> None:
