@@ -170,7 +170,7 @@ def test_where_a_rename_may_replace_maintenance_waits_for_no_archiver_and_keeps_
     lab, files = commands.archives.lab, LocalFiles(is_atomic=False)
     text = RAW.replace("@", lab.prefix)
     [spec, _], _ = parse_archive(text, "archive.yaml", {}, str(lab.folder), {}, lambda _: "")
-    archiver = TopicArchive(spec, lab.servers, files)
+    archiver = TopicArchive(spec, lab.servers, lambda _: files)
     offsets = table_offsets(spec.table)
     assert offsets is not None
     with maintenance.sole_driver(spec.topic, offsets.topic_id, lab.servers, files) as confirm:

@@ -14,6 +14,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from headwater.pipelines.archive.archive_round import ArchiveRound
 from headwater.pipelines.archive.errors import ArchiveFailed
 from headwater.pipelines.archive.topic_archive import TopicArchive
+from headwater.pipelines.seam.marks import end_mark
+from headwater.pipelines.spark import jvm_delta
 from tests.spark.pipelines.archive.conftest import Archives
 
 pytestmark = pytest.mark.slow
@@ -156,6 +158,22 @@ def test_rounds_that_fail_leave_no_file_and_commit_nothing(archives: Archives, m
     assert len(archives.commits("@flights")) == 1, "the table's own"
     archives.caught_up(JSON)
     assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2, None]
+
+    def lock_fails_to_see(self: TopicArchive) -> None:
+        """A second driver commits to a partition between this one's look at the lock and its commit."""
+        before_commit(self)
+        state = archives.state("@flights")
+        transaction = jvm_delta.start_delta_transaction(archives.lab.spark, str(archives.path("@flights")))
+        mark = {end_mark(self._topic_id, 0): state.ends[0]}
+        jvm_delta.commit_delta_files(archives.lab.spark, transaction, [], None, mark)
+
+    flights(archives, range(3, 5))
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicArchive, "_before_commit", lock_fails_to_see)
+        [failure] = archives.once(JSON)
+    assert "has overtaken this round" in failure.error
+    archives.caught_up(JSON)
+    assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2, None, 3, 4]
 
 
 def test_control_records_and_aborted_transactions_move_the_offsets(archives: Archives) -> None:
