@@ -304,9 +304,10 @@ class ClusterClient:
 
         return self.retry(f"the leader of {topic}-{partition}", ask)
 
-    def has_leader(self, topic: str, partition: int) -> bool:
-        """Whether the last metadata has a partition's leader; asks nobody."""
-        return self._metadata.leader(topic, partition) is not None
+    def known_leader(self, topic: str, partition: int) -> int | None:
+        """The node that leads a partition, by the last metadata; asks nobody."""
+        found = self._metadata.leader(topic, partition)
+        return None if found is None else found.node_id
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Returns the newest known leader epoch of a partition, NO_EPOCH if unknown. It never decreases (KIP-320)."""

@@ -59,6 +59,8 @@ class ArchiveGroup:
     def of_topic(self, topic_id: str) -> None:
         """Forget what was noted: what follows are offsets of the topic with this id."""
         self.forget()
+        with self._state:
+            self._failures = 0
         self._topic_id = topic_id
 
     def forget(self) -> None:
@@ -70,6 +72,12 @@ class ArchiveGroup:
         """Note a version of the table, by its next offsets."""
         with self._state:
             self._trailing.committed(ends, at_s)
+
+    @property
+    def passed(self) -> Mapping[int, int] | None:
+        """The offsets that the group has, as far as this driver has committed them."""
+        with self._state:
+            return self._trailing.passed
 
     def begin(self, cluster: ClusterClient, starts: Mapping[int, int]) -> None:
         """Commit the offsets at which a new table begins: the group may be where another table was."""
@@ -93,7 +101,8 @@ class ArchiveGroup:
         topic = self._topic
         try:
             cluster.partitions(topic)
-            is_present = str(cluster.topic_id(topic)) == self._topic_id
+            present = cluster.topic_id(topic)
+            is_present = str(present) == self._topic_id
             if is_present:
                 self._commit(cluster, f"{GROUP_PREFIX}{topic}", {(topic, p): end for p, end in ends.items()})
         except ClientError as error:
@@ -106,7 +115,7 @@ class ArchiveGroup:
             self._failures = 0
             if is_present:
                 self._trailing.acknowledged(now_s)
-            else:
+            elif present is not None:  # a broker that does not know the topic yet, or any more, says nothing
                 self._trailing.forget()
 
     def _is_waiting(self, now_s: float) -> bool:

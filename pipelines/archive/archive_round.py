@@ -365,6 +365,8 @@ class ArchiveRound:
 
     def _add_before(self, bad: _Undecoded, plan: RoundPlan, before_commit: Callable[[], None]) -> RoundOutcome:
         """Add what comes before the first value of each partition that cannot be decoded. Raises ArchiveError."""
+        if not bad:
+            raise ArchiveFailed(f"the log of {self.spec.topic} was compacted while it was read: nothing was added")
         shorter = cut(plan, {partition: offset for partition, (offset, _) in bad.items()})
         if shorter.offsets:
             return self.add(shorter, before_commit)

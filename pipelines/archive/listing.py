@@ -66,7 +66,9 @@ class ArchiveListing:
 
     def _configured(self) -> dict[str, ConfiguredTopic]:
         try:
-            client = dataclasses.replace(client_of(self._brokers), api_timeout_ms=LIST_TIMEOUT_MS)
+            client = dataclasses.replace(
+                client_of(self._brokers), api_timeout_ms=LIST_TIMEOUT_MS, request_timeout_ms=LIST_TIMEOUT_MS
+            )
             with ClusterClient(client) as cluster:
                 enabled = topic_configs(cluster, tuple(cluster.topics()), ENABLE)
                 # Asked again together: the values of one topic are then of one moment.

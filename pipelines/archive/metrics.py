@@ -21,6 +21,7 @@ class TopicCounts:
     Attributes:
         waiting_s: How long the oldest records that the table lacks have waited, as far as this driver has seen.
         behind: Offsets that the table lacks.
+        held_bytes: About how many bytes of the log the archive's group has not passed; 0 while that is not known.
         committed_s: Time of the last commit, in seconds since 1970; 0 without one.
         is_failing: Whether the last round has failed; `error` is why.
         since_s: When that began, or the last success after it, in seconds since 1970.
@@ -33,6 +34,7 @@ class TopicCounts:
     table: str = ""
     waiting_s: float = 0.0
     behind: int = 0
+    held_bytes: int = 0
     rows: int = 0
     errors: int = 0
     files: int = 0
@@ -69,6 +71,7 @@ def families(counts: Sequence[TopicCounts]) -> Iterator[Metric]:
             lambda each: each.waiting_s,
         ),
         ("offsets_behind", "Offsets that the table lacks", lambda each: each.behind),
+        ("held_bytes", "About how many bytes of the log the group has not passed", lambda each: each.held_bytes),
         ("last_commit_timestamp_seconds", "Time of the last commit", lambda each: each.committed_s),
         ("failing", "Whether the last round has failed", lambda each: float(each.is_failing)),
     ]

@@ -187,6 +187,7 @@ class ArchiveRun:
                 each.counts.waiting_s = 0.0 if progress.pending_s is None else now_s - progress.pending_s
                 if progress.archived >= 0:
                     each.counts.behind = max(progress.ends - progress.archived, 0)
+                    each.counts.held_bytes = each.archive.held_bytes(progress.ends)
             own = {each.name: each.counts for each in self._topics if not each.counts.is_ended}
             ended = {each.topic: each for each in self._ended}
             return [dataclasses.replace(each) for each in (self._refused | ended | own).values()]
@@ -300,7 +301,9 @@ class ArchiveRun:
             topic.progress.lost()
             topic.counts.is_ended, topic.counts.since_s = True, time.time()
             # Its last numbers, until they are shown.
-            self._ended.append(dataclasses.replace(topic.counts, is_failing=False, error="", waiting_s=0.0, behind=0))
+            self._ended.append(
+                dataclasses.replace(topic.counts, is_failing=False, error="", waiting_s=0.0, behind=0, held_bytes=0)
+            )
         self._wake.set()
 
     def _keep_listing(self, listed: Callable[[Collection[str]], KnownArchives]) -> None:
@@ -407,9 +410,10 @@ class ArchiveRun:
         try:
             if upkeep.is_compaction_due:
                 upkeep.compacted()
-                compact(topic.session, table, is_over)
+                compact(topic.session, table, is_over, topic.archive.confirm)
             if upkeep.is_vacuum_due(self._clock()):
                 upkeep.vacuumed(self._clock())
+                topic.archive.confirm()
                 vacuum(topic.session, table, is_over)
         except Exception as error:  # noqa: BLE001 - no round depends on it
             if not is_over():
@@ -469,6 +473,7 @@ class ArchiveRun:
                         continue
                     try:
                         topic.archive.commit_group(cluster)
+                        told.discard(topic.name)
                     except Exception as error:  # noqa: BLE001 - one archive's failure is its own
                         level = logging.DEBUG if topic.name in told else logging.WARNING
                         log.log(level, "the group of the archive of %s: %s", topic.name, failure_reason(error))
@@ -476,7 +481,9 @@ class ArchiveRun:
                         cluster.close()
 
     def _brief_client(self) -> ClientConfig:
-        return dataclasses.replace(client_of(self._brokers), api_timeout_ms=LOOK_TIMEOUT_MS)
+        return dataclasses.replace(
+            client_of(self._brokers), api_timeout_ms=LOOK_TIMEOUT_MS, request_timeout_ms=LOOK_TIMEOUT_MS
+        )
 
     def _failed(self, topic: _Topic, error: Exception, wait_s: float | None = None) -> None:
         topic.columns = None

@@ -29,6 +29,7 @@ class ArchiverStatus:
         host, process: The driver.
         table_version: The table's; -1 before a round has looked at it.
         behind: Offsets that the table lacks.
+        held_bytes: About how many bytes of the log the archive's group has not passed; 0 while that is not known.
         pending_ms: When the oldest offsets that it lacks were seen; None if it lacks none.
         committed_ms: The driver's last commit; None before the first.
         errors: Rows of them whose values cannot be decoded.
@@ -53,6 +54,7 @@ class ArchiverStatus:
     commits: int = 0
     failures: int = 0
     error: str = ""
+    held_bytes: int = 0
 
     @property
     def key(self) -> bytes:

@@ -66,4 +66,5 @@ class ArchiverStatusTopic:
             counts.commits,
             counts.failures,
             counts.error,
+            counts.held_bytes,
         )

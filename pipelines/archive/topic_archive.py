@@ -78,6 +78,7 @@ class TopicArchive:
         #: Whether the group knows of the table as it was when this driver began.
         self._is_known = False
         self._earlier = EarlierRounds(time.monotonic)
+        self._bytes_per_offset: float | None = None
 
     def open(self) -> None:
         """Look at the topic, and become its archive's driver. Needs no Spark.
@@ -187,10 +188,19 @@ class TopicArchive:
             snapshot,
             self._earlier,
         )
+        self._is_known = False  # until it is known whether a commit has landed
         outcome = adding.add(plan, self._before_commit)
         self._group.noted(outcome.archived, time.time())
         self._is_known = True
         return outcome
+
+    def held_bytes(self, ends: int) -> int:
+        """About how many bytes of the log the group has not passed; 0 while that is not known.
+
+        `ends` is the sum of the log's ends.
+        """
+        passed, size = self._group.passed, self._bytes_per_offset
+        return 0 if passed is None or size is None else round(max(ends - sum(passed.values()), 0) * size)
 
     def commit_group(self, cluster: ClusterClient) -> None:
         """Let the group `headwater.archive.TOPIC` commit what the table had `view_grace` ago, if that is new."""
@@ -199,7 +209,10 @@ class TopicArchive:
     def _begin_group(self, plan: RoundPlan) -> None:
         """Let the group go where a new table begins: retention must not delete what this table still has to read."""
         starts = {partition: plan.ranges.get(partition, (end,))[0] for partition, end in plan.ends.items()}
-        with ClusterClient(dataclasses.replace(client_of(self._brokers), api_timeout_ms=GROUP_TIMEOUT_MS)) as cluster:
+        client = dataclasses.replace(
+            client_of(self._brokers), api_timeout_ms=GROUP_TIMEOUT_MS, request_timeout_ms=GROUP_TIMEOUT_MS
+        )
+        with ClusterClient(client) as cluster:
             self._group.begin(cluster, starts)
 
     def _plan(self, state: ArchiveState) -> tuple[RoundPlan, float | None]:
@@ -212,6 +225,7 @@ class TopicArchive:
         begin = {partition: self._begin.get(partition, first) for partition, first in found.first.items()}
         missing = _missing(state, found)
         size = bytes_per_offset(self._brokers, found.topic, missing) if missing else None
+        self._bytes_per_offset = size or self._bytes_per_offset
         offsets_max = min(max(int(self.spec.round_bytes / (size or BYTES_PER_OFFSET)), 1), ROUND_OFFSETS_MAX)
         return plan_round(state, found, begin, on_gap=self.spec.on_gap, offsets_max=offsets_max), size
 
@@ -231,11 +245,15 @@ class TopicArchive:
             topic = self.spec.topic
             raise ArchiveError(other_topic(self.spec.table, topic, self._topic_id, topic, topic_id))
 
+    def confirm(self) -> None:
+        """Make sure that this is still the archive's driver. Raises LockLostError and LockUnavailableError."""
+        assert self._lock is not None, "open comes first"
+        self._lock.confirm()
+
     def _before_commit(self) -> None:
         """The last moment before a commit: still this driver's turn, and still the same topic."""
         if self._is_stopped():
             raise ArchiveFailed("stopped before the commit: nothing was added")
-        assert self._lock is not None, "open comes first"
         topic = self.spec.topic
         try:
             with ClusterClient(client_of(self._brokers)) as cluster:
@@ -244,7 +262,7 @@ class TopicArchive:
         except ClientError as error:
             raise ArchiveFailed(f"topic {topic} cannot be asked before the commit: {error}") from error
         self._require_topic(topic_id)
-        self._lock.confirm()
+        self.confirm()
 
 
 def topic_log(brokers: Brokers, spec: TopicArchiveSpec) -> LogState:

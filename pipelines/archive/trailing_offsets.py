@@ -34,6 +34,7 @@ class TrailingOffsets:
         self._passed: Mapping[int, int] | None = None
         self._is_news = False
         self._told_s = float("-inf")
+        self._acknowledged: Mapping[int, int] | None = None
 
     def committed(self, ends: Mapping[int, int], at_s: float) -> None:
         """Note a version of the table, by its next offsets."""
@@ -50,7 +51,7 @@ class TrailingOffsets:
     def forget(self) -> None:
         """Forget all versions: nothing is due until another one is noted."""
         self._versions.clear()
-        self._passed, self._is_news = None, False
+        self._passed, self._is_news, self._acknowledged = None, False, None
 
     def due(self, now_s: float) -> Mapping[int, int] | None:
         """The offsets that the group is to commit now; None if it has, a short time ago."""
@@ -62,4 +63,9 @@ class TrailingOffsets:
 
     def acknowledged(self, now_s: float) -> None:
         """Note that the group has committed what was due."""
-        self._is_news, self._told_s = False, now_s
+        self._is_news, self._told_s, self._acknowledged = False, now_s, self._passed
+
+    @property
+    def passed(self) -> Mapping[int, int] | None:
+        """What the group has committed last; None if nothing since the last `forget`."""
+        return self._acknowledged

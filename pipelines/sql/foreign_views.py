@@ -34,6 +34,7 @@ INTERNAL_PREFIX: Final = "__"  # Kafka's and Headwater's internal topics have no
 LOOK_EVERY_S: Final = 1.0
 #: A look at a local table takes some milliseconds: with many archives, looks take this part of a core at most.
 LOOKING_SHARE_MAX: Final = 0.1
+LOOK_AGAIN_S_MAX: Final = 30.0  # a look that waited for brokers has used no core
 #: A registry's new schema adds columns without a commit. Of those that are so old, a look renews one: each takes some
 #: hundred milliseconds, and other changes must not wait for them.
 RENEWED_AFTER_S: Final = 60.0
@@ -193,7 +194,7 @@ class ForeignViews:
     def _run(self) -> None:
         jvm.activate(self._spark)
         looked_s = 0.0
-        while not self._ended.wait(max(LOOK_EVERY_S, looked_s / LOOKING_SHARE_MAX)):
+        while not self._ended.wait(min(max(LOOK_EVERY_S, looked_s / LOOKING_SHARE_MAX), LOOK_AGAIN_S_MAX)):
             looked_s = self.look()
 
     def look(self) -> float:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.definition import DeltaSink, Loaded
+from headwater.pipelines.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LAKE", "archive_tables", "delta_tables", "lake_table"]
+__all__ = ["LAKE", "archive_tables", "delta_tables", "forget_lake_table", "lake_table"]
 
 LAKE: Final = "lake"
 
@@ -67,6 +68,12 @@ def lake_table(spark: SparkSession, name: str, path: str) -> None:
     """Make a Delta table, which is there, the table `lake.NAME` of the session catalog, unless there is one."""
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {LAKE}")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {LAKE}.{name} USING delta LOCATION '{_escaped(path)}'")
+
+
+def forget_lake_table(spark: SparkSession, name: str, path: str) -> None:
+    """Let `lake.NAME` be no table of the session catalog any more, if it is that at a path; its files stay."""
+    if jvm.table_location(spark, LAKE, name) == jvm.qualified_path(spark, path):
+        spark.sql(f"DROP TABLE IF EXISTS {LAKE}.{name}")
 
 
 def _escaped(path: str) -> str:

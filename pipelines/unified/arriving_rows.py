@@ -43,8 +43,8 @@ class UnifiedArrivingFrames(ArrivingFrames):
             table = newest_offsets(session.spark, spec.table)
             check_start(spec, table, log, source)
             # A table by key lacks what later records of a key replaced: the log alone knows where a time begins.
-            is_by_key = table is not None and table.mode == UPSERT
-            if isinstance(source.starting_offsets, dt.datetime) and not is_by_key:
+            has_history = table is not None and table.mode != UPSERT
+            if isinstance(source.starting_offsets, dt.datetime) and has_history:
                 rows = session.of_statement().rows(topic, known, pushdown=False)
                 source = from_time(rows, source, log)
             own, schema = session.columns(spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["joined_halves", "require_fit", "unified_rows"]
 
+#: Offsets behind a table by key that are read, and kept, when the frame is made. More would take long, while others
+#: wait for the names that sessions share, and fill the disk: they are read by each scan.
+READ_ONCE_MAX: Final = 1_000_000
+
 
 def unified_rows(
     spark: SparkSession,
@@ -38,7 +42,7 @@ def unified_rows(
 ) -> DataFrame:
     """The rows of a topic's table and tail: each committed record once, or the last one of each key, in its columns.
 
-    The tail of a table by key is read here, by a job, unless the frame is kept.
+    The tail of a table by key is read here, by a job, unless it is long or the frame is kept.
 
     Args:
         schema: The columns that the archive gives to records now (`table_columns`).
@@ -89,8 +93,8 @@ def unified_rows(
         )
     if offsets.mode == UPSERT and tail is not None:
         last = last_of_keys(with_a_key(tail, spec))
-        if not is_kept:
-            # Read once: the log may be compacted while the statement runs, or before a later one of the frame.
+        if not is_kept and sum(end - start for start, end in offsets.tail.values()) <= READ_ONCE_MAX:
+            # The log may be compacted while the statement runs, or before a later one of the frame.
             last = last.localCheckpoint()
         return upserted(lake, last, is_tombstone(known, offsets.topic, keeps_value=spec.raw))
     return joined_halves(spark, lake, tail, schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import io
 import json
 import subprocess
@@ -457,6 +458,14 @@ def test_before_its_first_commit_a_table_by_key_has_the_last_record_of_each_key(
     lab.produce("@texts", [(b"a", b"a1"), (b"b", b"b1"), (b"a", b"a2"), (b"b", None)])
     before = lab.rows("SELECT * FROM @texts")
     assert [row[1:5] for row in before] == [(2, before[0][2], b"a", "a2")]
+    # As a stream each record is a row, from a time on as well.
+    long_ago = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+    where = {"bootstrap_servers": lab.servers, "archive": unified.file}
+    stream = headwater.stream(lab.spark, lab.name("@texts"), start=long_ago, **where)
+    found: list[Any] = []
+    query = stream.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect())).trigger(availableNow=True)
+    query.option("checkpointLocation", str(unified.folder / "checkpoint")).start().awaitTermination()
+    assert sorted(row["_offset"] for row in found) == [0, 1, 2, 3]
     unified.archive()
     assert lab.rows("SELECT * FROM @texts") == before
     lab.produce("@texts", [(None, b"x"), (None, b"y")])

@@ -77,9 +77,14 @@ def test_what_the_table_had_a_grace_ago_is_committed(group: ArchiveGroup, cluste
     group.commit(cluster.client)
     assert cluster.commits == []
     clock.now_s += GRACE_S
+    before = group.passed
     group.commit(cluster.client)
     group.commit(cluster.client)
     assert cluster.commits == [{0: 5}]
+    group.noted({0: 9}, clock.now_s)
+    after = group.passed
+    group.forget()
+    assert (before, after, group.passed) == (None, {0: 5}, None), "what it has committed"
 
 
 def test_offsets_of_a_topic_that_was_made_anew_are_never_committed(

@@ -11,7 +11,17 @@ from headwater.pipelines.monitoring.prometheus_endpoint import PrometheusEndpoin
 def test_each_topic_has_its_gauges_and_counters() -> None:
     counts = [
         TopicCounts(
-            "flights", "/lake/flights", 12.5, 7, rows=100, errors=2, files=3, commits=4, failures=1, committed_s=9.0
+            "flights",
+            "/lake/flights",
+            12.5,
+            7,
+            rows=100,
+            errors=2,
+            files=3,
+            commits=4,
+            failures=1,
+            committed_s=9.0,
+            held_bytes=4096,
         ),
         TopicCounts("orders", is_failing=True),
     ]
@@ -25,6 +35,7 @@ def test_each_topic_has_its_gauges_and_counters() -> None:
     for line in (
         'headwater_archive_freshness_seconds{topic="flights"} 12.5',
         'headwater_archive_offsets_behind{topic="flights"} 7.0',
+        'headwater_archive_held_bytes{topic="flights"} 4096.0',
         'headwater_archive_last_commit_timestamp_seconds{topic="flights"} 9.0',
         'headwater_archive_failing{topic="flights"} 0.0',
         'headwater_archive_failing{topic="orders"} 1.0',

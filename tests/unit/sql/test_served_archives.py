@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from headwater.cli.sql_service.served_archives import ServedArchives
 from headwater.pipelines.archive.archive_file import parse_declared
@@ -25,16 +25,23 @@ class Listing:
     def __init__(self) -> None:
         self.topics: Mapping[str, ConfiguredTopic] = {}
         self.failure = ""
+        self.is_foreseen = True
 
-    def now(self) -> KnownArchives:
+    def now(self, present: Collection[str] = ()) -> KnownArchives:
         if self.failure:
-            raise ArchiveFailed(self.failure)
+            raise ArchiveFailed(self.failure) if self.is_foreseen else KeyError(self.failure)
         answers = {"a": ValueFormatAnswer(fault="no registry")}
-        return decide_archives(parse_declared(TEXT, "archive.yaml", {}, "/", {}, no_file), self.topics, answers)
+        return decide_archives(
+            parse_declared(TEXT, "archive.yaml", {}, "/", {}, no_file), self.topics, answers, present
+        )
 
 
-def served(listing: Listing, lines: list[str]) -> ServedArchives:
-    return ServedArchives(listing, SessionArchives.listed(listing.now()), Known(), lines.append)
+def served(listing: Listing, lines: list[str], forgotten: list[tuple[str, str]] | None = None) -> ServedArchives:
+    def forget(name: str, path: str) -> None:
+        if forgotten is not None:
+            forgotten.append((name, path))
+
+    return ServedArchives(listing, SessionArchives.listed(listing.now()), Known(), lines.append, forget)
 
 
 def test_archives_that_are_enabled_and_disabled_are_a_new_state() -> None:
@@ -69,6 +76,30 @@ def test_a_listing_that_fails_leaves_the_last_and_is_reported_once() -> None:
     listing.failure = "no broker answers"
     archives.ask()
     assert len(lines) == 2, "said again after an answer"
+    listing.failure, listing.is_foreseen = "unforeseen", False
+    archives.ask()
+    assert "unforeseen" in lines[-1]
+
+
+def test_a_table_that_is_no_archives_any_more_is_forgotten() -> None:
+    listing, forgotten = Listing(), list[tuple[str, str]]()
+    listing.topics = {"b": ConfiguredTopic("/one"), "c": ConfiguredTopic("/c")}
+    archives = served(listing, [], forgotten)
+    listing.topics = {"b": ConfiguredTopic("/two"), "c": ConfiguredTopic("/c")}
+    archives.ask()
+    assert forgotten == [("b", "/one")]
+    listing.topics = {"b": ConfiguredTopic("/two")}
+    archives.ask()
+    assert forgotten == [("b", "/one"), ("c", "/c")]
+
+
+def test_a_topic_that_is_given_the_table_of_another_takes_it_from_nobody() -> None:
+    listing = Listing()
+    listing.topics = {"b": ConfiguredTopic("/t")}
+    archives = served(listing, [])
+    listing.topics = {"a": ConfiguredTopic("/t"), "b": ConfiguredTopic("/t")}
+    archives.ask()
+    assert archives.now.known.lake == {"b": "/t"}
 
 
 def test_an_archive_that_cannot_be_is_reported_when_that_is_new() -> None:

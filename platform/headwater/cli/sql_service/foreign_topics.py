@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from headwater.cli.sql.known_relations import Cluster
-from headwater.cli.sql_service.served_archives import ServedArchives
+from headwater.cli.sql_service.served_archives import ServedArchives, ServedState
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.table_modes import mode_of_new_table
 from headwater.pipelines.loads.offsets.log_state import log_state
@@ -42,25 +42,25 @@ class ServedTopics:
         self._archives = archives
         self._partitions: dict[str, int] = {}
         self._state = archives.now
-        self._specs, self._relations = self._of_state()
+        self._specs, self._relations = self._of_state(self._state)
         self._modes: dict[str, str] = {}
         self._clock = clock
         self._tried_at = float("-inf")
 
-    def _of_state(self) -> tuple[dict[str, TopicArchiveSpec], Relations]:
+    def _of_state(self, state: ServedState) -> tuple[dict[str, TopicArchiveSpec], Relations]:
         # By its own listings: others would wait for each other, and there is one for each look.
         names = TopicNames(lambda: tuple(self._partitions))
         where = self._cluster.where
-        frames = self._state.archives.frames(self._spark, where, is_kept=True)
-        specs = {each.topic: each for each in self._state.archives.specs}
-        return specs, Relations(self._spark, where, names, self._state.known, frames)
+        frames = state.archives.frames(self._spark, where, is_kept=True)
+        specs = {each.topic: each for each in state.archives.specs}
+        return specs, Relations(self._spark, where, names, state.known, frames)
 
     def partitions(self) -> Mapping[str, int]:
         """See `ForeignTopics`. A look begins here: it knows the archives of this moment."""
         newest = self._archives.now
         if newest.version != self._state.version:
+            self._specs, self._relations = self._of_state(newest)
             self._state = newest
-            self._specs, self._relations = self._of_state()
             self._modes.clear()
         self._partitions = self._cluster.admin.partition_counts()
         return self._partitions

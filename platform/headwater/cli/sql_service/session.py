@@ -28,6 +28,7 @@ from headwater.cli.sql_service.served_archives import ServedArchives, ServedStat
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.sql.connect_server import connect_conf
 from headwater.pipelines.sql.foreign_views import ForeignViews
+from headwater.pipelines.sql.lake_tables import forget_lake_table
 from headwater.pipelines.sql.relations import Relations
 from headwater.pipelines.sql.shared_views import GLOBAL_DATABASE, TOPICS, ServedViews
 from headwater.pipelines.sql.thrift_server import open_served_session, thrift_conf
@@ -77,8 +78,13 @@ def opened_service(
         spark = _started(start)
         listing = archive_listing(options, cluster)
         first = first_listed(listing)
-        archives = ServedArchives(listing, first, known_relations(spark, cluster, options, tables), note)
         views = ServedViews(spark, keeps=bool(protocols))
+
+        def forget(name: str, path: str) -> None:
+            with views.lock:
+                forget_lake_table(spark, name, path)
+
+        archives = ServedArchives(listing, first, known_relations(spark, cluster, options, tables), note, forget)
 
         def relations(session: SparkSession, state: ServedState) -> Relations:
             return cluster.relations(session, state.known, state.archives.frames(session, cluster.where), views)

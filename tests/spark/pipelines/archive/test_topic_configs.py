@@ -128,6 +128,9 @@ def test_topics_are_enabled_changed_and_disabled_while_an_archiver_runs(configur
         lab.produce(topic, [b"one"])
     with configured.running(FILE) as run:
         until(configured.has("@named", 1), patience_s=WAIT_S)
+        # The group is where the table begins, and a grace behind what was archived.
+        named = configured.name("@named")
+        until(lambda: any(each.topic == named and each.held_bytes for each in run.counts()), patience_s=WAIT_S)
         configured.alter("@later", enable="true", value="string")
         configured.alter("@moved", enable="true", table=str(configured.archives.path("@first")))
         until(configured.has("@later", 1), patience_s=WAIT_S)
