@@ -517,7 +517,8 @@ def test_files_that_are_gone_are_one_message_with_table_and_version(half: Unifie
     with pytest.raises(Exception) as caught:
         lab.rows(text)
     told = failed(caught.value, lab.relations, lab.statement(text))
-    assert f"version {version} of the table {half.table} lost files while the statement read it" in told.message
+    what = f"version {version} of the table {half.table}, up to the offsets {{0: 10, 1: 10}}, lost files while"
+    assert what in told.message
     assert "\n" not in told.message
 
 
