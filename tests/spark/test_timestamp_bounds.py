@@ -50,7 +50,8 @@ def test_a_stated_disorder_ends_the_read_and_loses_no_row(
 ) -> None:
     topic = new_topic()
     records = shuffled(2000, 300_000)
-    produce(topic, records, **{"batch.num.messages": 20})
+    # In their order, also where a batch is sent again.
+    produce(topic, records, **{"batch.num.messages": 20, "enable.idempotence": True})
     bound_ms = BASE_MS + 600_000
     wanted = {i for i, record in enumerate(records) if record["timestamp"] < bound_ms}
     condition = f"timestamp < {literal(bound_ms)}"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from tests.bench.loads.load import LINGER_MS, Load
@@ -92,12 +90,11 @@ def client(what: str, bootstrap: str, topic: str, load: Load, *more: str) -> dic
     return answer
 
 
-def run(command: list[str], limit_s: float = LIMIT_S, environment: Mapping[str, str] | None = None) -> str:
-    """The output of a client that ended well; `environment` is added to that of this process."""
-    environ = {**os.environ, **(environment or {})}
+def run(command: list[str], limit_s: float = LIMIT_S) -> str:
+    """The output of a client that ended well."""
     try:
         done = subprocess.run(
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired:
         raise Failed(f"no end after {limit_s} s: {' '.join(command[-8:])}") from None

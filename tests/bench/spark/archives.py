@@ -30,9 +30,9 @@ def measure(folder: Path, quick: bool, rounds: int) -> tuple[list[Table], dict[s
     try:
         sizes = ["--rows", str(QUICK_ROWS if quick else ROWS), "--copies", str(QUICK_COPIES if quick else COPIES)]
         sizes += ["--many-copies", str(QUICK_COPIES if quick else MANY_COPIES), "--rounds", str(rounds)]
-        sizes += ["--hdfs", hdfs.url]
+        sizes += ["--hdfs", hdfs.url, "--hdfs-conf", str(hdfs.conf)]
         command = [*drivers.PYTHON, "tests.bench.spark.archives_client", f"127.0.0.1:{port}", jars, str(folder)]
-        out = drivers.run([*command, *sizes], LIMIT_S, {"HADOOP_CONF_DIR": str(hdfs.conf)})
+        out = drivers.run([*command, *sizes], LIMIT_S)
         measured: dict[str, dict[str, dict[str, list[float]]]] = json.loads(out.splitlines()[-1])
     finally:
         hdfs.stop()

@@ -1,7 +1,7 @@
 """The Spark driver of the part `archive`: whole topics into Delta tables, by both connectors in turn.
 
     python -m tests.bench.spark.archives_client BOOTSTRAP JARS FOLDER --rows N --copies N --many-copies N --rounds N
-        --hdfs URL
+        --hdfs URL --hdfs-conf DIR
 
 Prints one line of JSON: rows a second of raw records of 200 bytes, and of flights as JSON with their place; those of
 flights into HDFS, by both ways of writing; and the seconds in which an archive catches up with many flights.
@@ -10,6 +10,7 @@ flights into HDFS, by both ways of writing; and the seconds in which an archive 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -103,8 +104,11 @@ def caught_up(spark: Any, bootstrap: str, folder: Path, schema: str, rows: int, 
     return seconds
 
 
-def on_hdfs(spark: Any, bootstrap: str, url: str, schema: str, rows: int, rounds: int) -> dict[str, list[float]]:
+def on_hdfs(
+    spark: Any, bootstrap: str, hdfs: tuple[str, str], schema: str, rows: int, rounds: int
+) -> dict[str, list[float]]:
     """Rows a second into tables on HDFS by either way of writing, in turn; the first of each is not counted."""
+    url, os.environ["HADOOP_CONF_DIR"] = hdfs  # not before: paths of this machine would be HDFS's for Spark
     rates: dict[str, list[float]] = {"kafka": [], "arrow": [], "frame": []}
     tables = {way: f"{url}/bench/{way}" for way in rates}
     columns: Any = None

@@ -101,7 +101,7 @@ class Filled:
         schema: The path of the flights' schema.
         topics: Those to compare, with their rows and their schema.
         many: The rows of the topic `flights`.
-        hdfs: The URL of an HDFS, where the driver of the measurement is given one.
+        hdfs: The URL of an HDFS and its configuration, where the driver of the measurement is given one.
     """
 
     spark: Any
@@ -111,7 +111,7 @@ class Filled:
     schema: str
     topics: list[tuple[str, int, str | None]]
     many: int
-    hdfs: str
+    hdfs: tuple[str, str]
 
 
 def filled_topics(name: str, description: str | None) -> Filled:
@@ -123,6 +123,7 @@ def filled_topics(name: str, description: str | None) -> Filled:
     for name in ("--rows", "--copies", "--many-copies", "--rounds"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--hdfs", default="")
+    parser.add_argument("--hdfs-conf", default="")
     given = parser.parse_args()
     admin = AdminClient({"bootstrap.servers": given.bootstrap})
     for made in admin.create_topics([NewTopic(topic, flights_client.PARTITIONS, 1) for topic in (JSON, MANY)]).values():
@@ -137,7 +138,9 @@ def filled_topics(name: str, description: str | None) -> Filled:
         (JSON, flights.FLIGHTS * given.copies, schema),
     ]
     many = flights.FLIGHTS * given.many_copies
-    return Filled(spark, given.bootstrap, given.folder, given.rounds, schema, topics, many, given.hdfs)
+    return Filled(
+        spark, given.bootstrap, given.folder, given.rounds, schema, topics, many, (given.hdfs, given.hdfs_conf)
+    )
 
 
 def main() -> None:

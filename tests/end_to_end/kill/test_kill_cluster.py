@@ -12,6 +12,7 @@ import queue
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -85,12 +86,20 @@ def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty
 
 
 class Lines:
-    """What a process prints, as it comes; None at its end."""
+    """What a process prints, as it comes; None at its end. Its errors are passed on: an unread pipe would stop it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
         self._reader.start()
+        self._passing = threading.Thread(target=self._pass_on, args=(process,), daemon=True)
+        self._passing.start()
+
+    @staticmethod
+    def _pass_on(process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            sys.stderr.write(line)
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
