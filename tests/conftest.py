@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings
 
+from headwater.pipelines.file_systems.opening import file_system
 from tests.example_counts import DEFAULT, examples
 from tests.hdfs import HdfsProcesses
 from tests.s3 import CLIENT_ENVIRONMENT, S3Server
@@ -317,3 +318,11 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def hdfs_folder(hdfs: HdfsProcesses, request: pytest.FixtureRequest) -> str:
     """The URL of a folder of this test alone, which does not exist yet."""
     return f"{hdfs.url}/{re.sub(r'[^a-z0-9_]', '-', request.node.name.lower())}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def hdfs_lake(hdfs: HdfsProcesses, hdfs_folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The same for code that finds the HDFS by its configuration; the folder is deleted at the end."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs.conf))
+    yield hdfs_folder
+    file_system(hdfs_folder).delete(hdfs_folder)

@@ -60,8 +60,7 @@ class ArchiveGroup:
         """Forget what was noted: what follows are offsets of the topic with this id."""
         self.forget()
         with self._state:
-            self._failures = 0
-        self._topic_id = topic_id
+            self._topic_id, self._failures = topic_id, 0
 
     def forget(self) -> None:
         """Forget what was noted: nothing of it is committed once this has returned."""

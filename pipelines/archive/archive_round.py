@@ -141,8 +141,7 @@ class ArchiveRound:
                 left = [each for each in written if each.undecoded]
                 decoded = self._decoded(left) if left else None
             # Before Delta's writer has written anything: nobody would know its files.
-            suspends = decoded is not None and self.spec.on_error == "suspend"
-            bad = self._first_undecoded(decoded) if suspends and decoded is not None else {}
+            bad = self._first_undecoded(decoded) if decoded is not None and self.spec.on_error == "suspend" else {}
             if not bad:
                 frame, counts = counted(decoded) if decoded is not None else (None, None)
 

@@ -166,8 +166,8 @@ class ArchiveTable:
         `replaced` are files of the table (`jvm_delta.delta_files`) whose rows are the frame's from then on.
 
         `confirm` is called in the last moment, when all files are written: it tells the numbers of rows and of those
-        with an error, and raises if the round must not be committed. Then the files are deleted, those of `adds` and
-        those of the frame. Raises ArchiveFailed if another commit has overtaken it, and if a file is missing.
+        with an error, and raises if the round must not be committed: the files are deleted then, of `adds` and of
+        the frame. Raises ArchiveFailed if another commit has overtaken it, and if a file is missing.
         """
         import delta.tables  # noqa: F401 - it teaches PySpark the names of Delta's conflicts
         from pyspark.errors import PySparkException

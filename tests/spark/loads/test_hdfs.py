@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,6 @@ from tests.spark.loads.conftest import Dock
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def lake(hdfs: HdfsProcesses, hdfs_folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs.conf))
-    yield hdfs_folder
-    file_system(hdfs_folder).delete(hdfs_folder)
-
-
 class EndedError(BaseException):
     """Where the driver is killed, too."""
 
@@ -46,10 +38,10 @@ def numbers(count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro", "delta"])
-def test_loads_on_hdfs_are_whole_and_verified_and_can_be_published_back(dock: Dock, lake: str, form: str) -> None:
+def test_loads_on_hdfs_are_whole_and_verified_and_can_be_published_back(dock: Dock, hdfs_lake: str, form: str) -> None:
     dock.create()
     dock.produce(numbers(20), timestamp_ms=1_357_016_400_000)
-    target, published = f"{lake}/flights", f"{dock.topic}.published"
+    target, published = f"{hdfs_lake}/flights", f"{dock.topic}.published"
     dock.create(name=published)
     by = ("date(_timestamp)",)
     first = dock.load(target, format=form, until="7", partition_by=by)
@@ -81,7 +73,7 @@ def check_manifests(dock: Dock, target: str) -> None:
 
 
 def test_avro_files_are_written_by_tasks_where_http_is_closed(
-    dock: Dock, lake: str, hdfs: HdfsProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dock: Dock, hdfs_lake: str, hdfs: HdfsProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each worker starts a Java process of its own, with the jars of SPARK_HOME."""
     closed = tmp_path / "conf"
@@ -93,18 +85,18 @@ def test_avro_files_are_written_by_tasks_where_http_is_closed(
     monkeypatch.setenv("HADOOP_CONF_DIR", str(closed))
     dock.create()
     dock.produce(numbers(20))
-    outcome = dock.load(f"{lake}/flights", format="avro")
+    outcome = dock.load(f"{hdfs_lake}/flights", format="avro")
     assert (outcome.error, outcome.outcome) == ("", LoadStatus.LOADED)
     assert outcome.manifest is not None
     assert outcome.manifest.rows == 20
 
 
 def test_a_namenode_that_is_killed_in_the_middle_costs_nothing(
-    dock: Dock, lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
+    dock: Dock, hdfs_lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dock.create()
     dock.produce(numbers(20))
-    target = f"{lake}/flights"
+    target = f"{hdfs_lake}/flights"
     original = FileTarget._carry_out
     killed: list[bool] = []
 
@@ -127,7 +119,7 @@ def test_a_namenode_that_is_killed_in_the_middle_costs_nothing(
 
 
 def test_a_namenode_in_safe_mode_is_said_in_a_line(
-    dock: Dock, lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
+    dock: Dock, hdfs_lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = dataclasses.replace(FileSystemOptions.of(), wait_s=1.0)
     monkeypatch.setattr(FileSystemOptions, "of", lambda *_: short)
@@ -142,10 +134,10 @@ def test_a_namenode_in_safe_mode_is_said_in_a_line(
     try:
         with monkeypatch.context() as patched:
             patched.setattr(file_target.FileTarget, "write", in_safe_mode)
-            outcome = dock.load(f"{lake}/flights")
+            outcome = dock.load(f"{hdfs_lake}/flights")
         assert outcome.outcome is LoadStatus.FAILED
         assert "safe mode" in outcome.error
         assert "\n" not in outcome.error
     finally:
         hdfs.safe_mode(False)
-    assert dock.load(f"{lake}/flights").outcome is LoadStatus.LOADED
+    assert dock.load(f"{hdfs_lake}/flights").outcome is LoadStatus.LOADED

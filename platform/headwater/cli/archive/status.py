@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +14,6 @@ from headwater.cli.shell.errors import EXIT_USER
 from headwater.cli.shell.output import note
 
 if TYPE_CHECKING:
-    from headwater.pipelines.archive.archive_file import TopicArchiveSpec
     from headwater.pipelines.archive.status import ArchiveStatus
 
 output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -33,7 +31,7 @@ def plan(
     output: str,
 ) -> None:
     """Show what `run` would do: tables to make, offsets to add, and problems. Changes nothing."""
-    found = _statuses(where, topics, assignments, bootstrap_servers, registry, looked_at=_as_run_finds)
+    found = _statuses(where, topics, assignments, bootstrap_servers, registry)
     if output == "json":
         _print_json(found)
     else:
@@ -67,45 +65,18 @@ def status(
             sys.stdout.write(f"  {partition}: {at} of {each.log_start[partition]:,} to {end:,}\n")
 
 
-def _as_is(_spec: TopicArchiveSpec, found: ArchiveStatus) -> ArchiveStatus:
-    return found
-
-
-def _as_run_finds(spec: TopicArchiveSpec, found: ArchiveStatus) -> ArchiveStatus:
-    """The status with what `run` refuses of the table's properties."""
-    from headwater.pipelines.archive.errors import forgotten_offsets, other_mode
-    from headwater.pipelines.seam.table_offsets import SeamError, table_offsets
-    from headwater.pipelines.spark.jvm_delta import TRANSACTION_RETENTION
-
-    if found.problem or found.version < 0:
-        return found
-    if spec.mode not in (None, found.mode):
-        return dataclasses.replace(found, problem=other_mode(spec.table, found.mode, str(spec.mode)))
-    try:
-        table = table_offsets(spec.table)
-    except SeamError as error:
-        return dataclasses.replace(found, problem=str(error))
-    retention = None if table is None else table.properties.get(TRANSACTION_RETENTION)
-    if retention is None:
-        return found
-    return dataclasses.replace(found, problem=forgotten_offsets(spec.table, TRANSACTION_RETENTION, retention))
-
-
 def _statuses(
     where: str,
     topics: Sequence[str],
     assignments: Sequence[str],
     bootstrap_servers: str | None,
     registry: str | None,
-    looked_at: Callable[[TopicArchiveSpec, ArchiveStatus], ArchiveStatus] = _as_is,
 ) -> list[ArchiveStatus]:
     from headwater.pipelines.archive.status import refused_status, status_of
 
     with reported_archive_errors():
         known, brokers = load_archives(where, assignments, topics, bootstrap_servers, registry)
-        found = [
-            looked_at(each, status_of(each, brokers, overrules=each.topic in known.overruled)) for each in known.specs
-        ]
+        found = [status_of(each, brokers, overrules=each.topic in known.overruled) for each in known.specs]
         found += [refused_status(topic, refusal.reason) for topic, refusal in known.refused.items()]
     if not found:
         note(NO_ARCHIVES)

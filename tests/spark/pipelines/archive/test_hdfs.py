@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,15 +25,8 @@ pytestmark = pytest.mark.slow
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id"]}
 
 
-@pytest.fixture
-def lake(archives: Archives, hdfs: HdfsProcesses, hdfs_folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs.conf))
-    yield hdfs_folder
-    file_system(hdfs_folder).delete(hdfs_folder)
-
-
-def declared(lake: str) -> str:
-    return f'topics: {{"@t": {{value: json, schema: t.json}}}}\narchive: {{root: "{lake}", topics: {{"@t": }}}}\n'
+def declared(hdfs_lake: str) -> str:
+    return f'topics: {{"@t": {{value: json, schema: t.json}}}}\narchive: {{root: "{hdfs_lake}", topics: {{"@t": }}}}\n'
 
 
 def specified(archives: Archives, text: str) -> tuple[TopicArchiveSpec, Any]:
@@ -51,12 +43,12 @@ def specified(archives: Archives, text: str) -> tuple[TopicArchiveSpec, Any]:
 
 
 def test_rounds_on_hdfs_are_in_one_commit_with_what_spark_decodes(
-    archives: Archives, lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
+    archives: Archives, hdfs_lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = dataclasses.replace(FileSystemOptions.of(), wait_s=1.0)
     monkeypatch.setattr(FileSystemOptions, "of", lambda *_: short)
     archives.lab.write("t.json", json.dumps(SCHEMA))
-    text = declared(lake)
+    text = declared(hdfs_lake)
     spec, loaded = specified(archives, text)
     spark, servers = archives.lab.spark, archives.lab.servers
     archives.lab.produce("@t", [{"id": n, "name": "x"} for n in range(20)] + [b"junk"], partitions=2)
@@ -94,12 +86,12 @@ def test_rounds_on_hdfs_are_in_one_commit_with_what_spark_decodes(
 
 
 def test_where_tasks_cannot_write_spark_does(
-    archives: Archives, lake: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    archives: Archives, hdfs_lake: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """WebHDFS is not reached, where Spark's own client reaches HDFS."""
     short = dataclasses.replace(FileSystemOptions.of(), webhdfs=(f"http://127.0.0.1:{free_port()}",), wait_s=0.5)
     archives.lab.write("t.json", json.dumps(SCHEMA))
-    text = declared(lake)
+    text = declared(hdfs_lake)
     spec, _ = specified(archives, text)
     spark = archives.lab.spark
     archives.lab.produce("@t", [{"id": n, "name": "x"} for n in range(20)] + [b"junk"], partitions=2)
