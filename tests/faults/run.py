@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.bench.processes import Failed
 from tests.faults.clients import KEYS, SILENT, NumberProducer, WatchingConsumer
@@ -164,6 +165,22 @@ class FaultRun:
         for future in self._admin.create_topics(topics).values():
             future.result(60)
         self._await_full()
+        self._await_leaders([TopicPartition(name, each) for name in TOPICS for each in range(PARTITIONS)])
+
+    def _await_leaders(self, partitions: list[TopicPartition]) -> None:
+        """Wait until each leader knows that it is one.
+
+        The ISR of a new partition is full before its leader has heard of it, and librdkafka gives up a consumer's first
+        question for an offset when the leader answers UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        earliest: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        deadline_s = time.monotonic() + FULL_S
+        while True:
+            answers = self._admin.list_offsets(dict.fromkeys(partitions, earliest), request_timeout=10)
+            errors = {key: error for key, answer in answers.items() if (error := answer.exception(60)) is not None}
+            if not errors:
+                return
+            until(deadline_s, f"not every leader has heard of its partitions ({errors})")
 
     def _do_faults(self) -> None:
         order: list[Callable[[], str]] = []
