@@ -49,7 +49,8 @@ def main() -> None:
     parser.add_argument("--wait-at", action="append", default=[])
     given = parser.parse_args()
     loaded = load(given.file, {}, frozenset())
-    options = RunOptions(given.bootstrap, given.state, not given.continuous, tuple(given.stage), SPARK)
+    # A given-up stage ends the run: a test that waits for its steps would wait in vain.
+    options = RunOptions(given.bootstrap, given.state, not given.continuous, tuple(given.stage), SPARK, fail_fast=True)
     first = given.stage[0] if given.stage else loaded.pipeline.stages[0].name
     ended = threading.Event()
 
@@ -69,9 +70,14 @@ def main() -> None:
         checkpoint = Path(given.state) / checkpoint_folder(loaded.pipeline.pipeline, first)
         threading.Thread(target=watch, args=(checkpoint, given.at, end_group), daemon=True).start()
     try:
-        Runner(loaded, options, lambda topics: None, on_step=on_step).run()
+        Runner(loaded, options, lambda topics: None, on_step=on_step, on_event=told).run()
     finally:
         close_session()
+
+
+def told(event: str) -> None:
+    """Pass on what the run tells its user: a restart, a stage that is given up."""
+    print(event, file=sys.stderr, flush=True)
 
 
 def watch(checkpoint: Path, what: str, end_group: Callable[[], None]) -> None:
