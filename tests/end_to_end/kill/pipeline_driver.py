@@ -6,12 +6,14 @@
 STEP is a step of a micro-batch (headwater.pipelines.engine.batch_writing.OnStep) of the first stage that is run; or
 `start`, as soon as its checkpoint has an identity; or `commits`, as soon as Spark has committed a further batch there.
 At that moment the whole group gets the signal, SIGKILL by default. Prints `step STAGE BATCH STEP` for each step of a
-batch. At each step of --wait-at the stage waits for a line of standard input.
+batch. At each step of --wait-at the stage waits for a line of standard input. On SIGUSR1 it writes where each of its
+threads is to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import signal
 import sys
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("--signal", default="SIGKILL")
     parser.add_argument("--wait-at", action="append", default=[])
     given = parser.parse_args()
+    faulthandler.register(signal.SIGUSR1)
     loaded = load(given.file, {}, frozenset())
     # A given-up stage ends the run: a test that waits for its steps would wait in vain.
     options = RunOptions(given.bootstrap, given.state, not given.continuous, tuple(given.stage), SPARK, fail_fast=True)

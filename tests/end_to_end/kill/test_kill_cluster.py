@@ -52,6 +52,8 @@ BATCH = 150
 #: Lines for the steps of the batches that are left after the last kill.
 STEPS_MAX = 1_000
 WHOLE_S = 300
+#: Time for a driver to write where its threads are.
+TRACES_S = 5.0
 
 #: Small, and with so few tasks that one process after the other starts fast.
 SPARK = (
@@ -88,7 +90,9 @@ def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty
 class Lines:
     """What a process prints, as it comes; None at its end. Its errors are passed on: an unread pipe would stop it."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], cluster: FaultyCluster) -> None:
+        self._process = process
+        self._cluster = cluster
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
         self._reader.start()
@@ -108,7 +112,13 @@ class Lines:
         self._lines.put(None)
 
     def next(self) -> str:
-        line = self._lines.get(timeout=END_S)
+        try:
+            line = self._lines.get(timeout=END_S)
+        except queue.Empty:
+            self._process.send_signal(signal.SIGUSR1)
+            self._passing.join(TRACES_S)
+            logs = "\n".join(f"broker {each.node_id}:\n{each.tail()}" for each in self._cluster.brokers.values())
+            raise AssertionError(f"no stage has begun or ended a step for {END_S} s\n{logs}") from None
         assert line is not None, "the run ended by itself"
         return line
 
@@ -122,7 +132,7 @@ def test_any_broker_may_die_in_any_window_of_a_micro_batch(cluster: FaultyCluste
     try:
         process = pipeline.start("--continuous", *waiting)
         assert process.stdin is not None
-        lines = Lines(process)
+        lines = Lines(process, cluster)
         pipeline.produce(BATCH)
         dead: int | None = None
         while left or dead is not None:

@@ -168,6 +168,17 @@ def test_files_appear_once_however_often_a_batch_runs(items: Any) -> None:
         assert [path.name for path in hidden] == ["committed-2"]
 
 
+def test_no_files_are_written_into_a_delta_table(items: Any) -> None:
+    table = items.folder / "lake" / "t"
+    items.spark.range(3).write.format("delta").save(str(table))
+    before = sorted(table.iterdir())
+    items.produce("@in", [item(1, 1)])
+    text = f"{HEAD}  - {{name: s, from: {{topic: '@in', as: i}}, to: {{files: lake/t, format: parquet}}}}\n"
+    with pytest.raises(PipelineFailed, match=r"stage s: .*/lake/t is a Delta table, .* name another folder"):
+        items.run(text)
+    assert sorted(table.iterdir()) == before
+
+
 def test_files_that_a_crash_left_between_two_names_are_moved_by_the_next_run(items: Any) -> None:
     from headwater.pipelines.definition import FilesSink
     from headwater.pipelines.file_systems.local import LocalFiles
