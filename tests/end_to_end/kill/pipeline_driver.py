@@ -56,6 +56,7 @@ def main() -> None:
     options = RunOptions(given.bootstrap, given.state, not given.continuous, tuple(given.stage), SPARK, fail_fast=True)
     first = given.stage[0] if given.stage else loaded.pipeline.stages[0].name
     ended = threading.Event()
+    printing = threading.Lock()
 
     def end_group() -> None:
         if not ended.is_set():
@@ -63,7 +64,8 @@ def main() -> None:
             os.killpg(0, signal.Signals[given.signal])
 
     def on_step(stage: str, batch: int, step: str) -> None:
-        print(f"step {stage} {batch} {step}", flush=True)
+        with printing:  # stages run side by side, and print writes a line and its end one after the other
+            print(f"step {stage} {batch} {step}", flush=True)
         if stage == first and step == given.at:
             end_group()
         if stage == first and step in given.wait_at:
