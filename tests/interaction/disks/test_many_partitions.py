@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
@@ -27,36 +28,38 @@ PAUSE_S = 0.005
 
 
 class OtherClient:
-    """Asks, and asks again soon after it is answered, until it is stopped; the times of its answers."""
+    """Asks, and asks again soon after it is answered, until it is stopped; how many partitions were there at answers.
 
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self.connection = socket.create_connection((host, int(port)), WAIT_S)
-        self.answered_s: list[float] = [time.perf_counter()]
-        self.is_stopped = False
-        self.thread = threading.Thread(target=self.ask)
+    Args:
+        broker: The address of the broker.
+        data: Its folder.
+    """
 
-    def ask(self) -> None:
-        reader = self.connection.makefile("rb")
-        while not self.is_stopped:
-            self.connection.sendall(REQUEST)
+    def __init__(self, broker: str, data: Path) -> None:
+        host, _, port = broker.rpartition(":")
+        self._connection = socket.create_connection((host, int(port)), WAIT_S)
+        self._data = data
+        self._partitions: set[int] = set()
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._ask)
+
+    def _ask(self) -> None:
+        reader = self._connection.makefile("rb")
+        while not self._is_stopped:
+            self._connection.sendall(REQUEST)
             (size,) = struct.unpack(">i", reader.read(4))
             reader.read(size)
-            self.answered_s.append(time.perf_counter())
+            self._partitions.add(sum(name.startswith("many-") for name in os.listdir(self._data)))
             time.sleep(PAUSE_S)
 
-    def during(self, work: Callable[[], None]) -> tuple[int, float]:
-        """How many answers came while something was done, and the longest wait as a part of the whole time."""
-        self.thread.start()
-        begun = time.perf_counter()
+    def during(self, work: Callable[[], None]) -> set[int]:
+        """How many partitions it has seen at its answers while something was done."""
+        self._thread.start()
         work()
-        ended = time.perf_counter()
-        self.is_stopped = True
-        self.thread.join()
-        self.connection.close()
-        times = [at for at in self.answered_s if begun <= at <= ended]
-        waits = [after - before for before, after in zip([begun, *times], [*times, ended], strict=True)]
-        return len(times), max(waits) / (ended - begun)
+        self._is_stopped = True
+        self._thread.join()
+        self._connection.close()
+        return self._partitions
 
 
 def test_another_connection_is_served_while_thousands_of_partitions_are_made(
@@ -69,9 +72,9 @@ def test_another_connection_is_served_while_thousands_of_partitions_are_made(
     def create() -> None:
         admin.create_topics([NewTopic("many", PARTITIONS, 1)], request_timeout=WAIT_S)["many"].result(WAIT_S)
 
-    answers, longest = OtherClient(broker.address).during(create)
-    assert answers > 20
-    assert longest < 0.5
+    seen = OtherClient(broker.address, tmp_path / "data").during(create)
+    # A broker that makes them while nobody else is served gives one answer at most while some are there and not all.
+    assert len(seen - {0, PARTITIONS}) > 1, sorted(seen)
     # They are there when the answer is: each takes records.
     described = admin.list_topics("many", timeout=WAIT_S).topics["many"].partitions
     assert len(described) == PARTITIONS
