@@ -35,7 +35,7 @@ from headwater.pipelines.file_systems.options import FileSystemOptions
 from headwater.pipelines.locks.broker_lock import BrokerLock, LockLostError, LockUnavailableError
 from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
 from headwater.pipelines.monitoring.watching import RunInfo, RunListener, RunWatch
-from headwater.pipelines.sinks.delta.archive_tables import archives_as_sinks
+from headwater.pipelines.sinks.refused_targets import refused_targets
 from headwater.pipelines.spark.cluster_check import ClusterError, check_cluster
 from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, LOCAL_MASTER, lost_jvm, open_session
 from headwater.pipelines.spark.shipping import is_cluster
@@ -174,7 +174,7 @@ class Runner:
                     self._unseen_by = self._ask_cluster(spark)
                 self._on_phase("looking at what the stages read and write")
                 analysis = analyse(spark, self._loaded, self._options.brokers)
-                if problems := list(archives_as_sinks(spark, self._loaded, stages)):
+                if problems := list(refused_targets(spark, self._loaded, stages)):
                     raise PipelineError(problems)
                 # Last: a refused run creates no topics.
                 self._ensure_topics([t for t in self.plan.topics if t.partitions is not None and not t.when_needed])

@@ -14,7 +14,6 @@ import json
 import os
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.file_systems.file_system import walk
 from headwater.pipelines.sinks.stored_rows import with_partitions, without_origin, without_underscored
 from headwater.pipelines.sources.files import reader_options
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from headwater.pipelines.sinks.kind import BatchWrite, Encodings
 
 HIDDEN: Final = "_headwater"
-DELTA_LOG: Final = "_delta_log"
 _COMMITTED: Final = "committed-"
 _WRITER_LENGTH: Final = 12  # of the hash that identifies a writer in file names
 
@@ -110,20 +108,11 @@ class FilesKind:
     def stored(self, sink: FilesSink, rows: DataFrame) -> None:
         """None: readers infer the columns from the files."""
 
-    def writer(self, loaded: Loaded, stage: Stage, sink: FilesSink) -> BatchWrite:
+    def writer(self, loaded: Loaded, _stage: Stage, sink: FilesSink) -> BatchWrite:
         """A function that writes each micro-batch to files whose names contain its number."""
         path = loaded.path(sink.files)
-        is_checked = False
 
         def write_batch(rows: DataFrame, app_id: str, batch_id: int) -> None:
-            nonlocal is_checked
-            log = f"{path}/{DELTA_LOG}"
-            if not is_checked and spark_files(rows.sparkSession, log).entry(log) is not None:
-                raise PipelineFailed(
-                    f"stage {stage.name}: {path} is a Delta table, whose readers would not see the files, and whose "
-                    "VACUUM would delete them; name another folder"
-                )
-            is_checked = True
             write(rows, sink, path, app_id, batch_id)
 
         return write_batch

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
-from headwater.pipelines.sinks.delta.table_folder import WRITTEN_AT, exists
+from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO, WRITTEN_AT
 from headwater.pipelines.sinks.stored_rows import DELETED, same_key
+from headwater.pipelines.spark.delta_folders import is_delta_table
 from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def open_table(spark: SparkSession, sink: DeltaSink, path: str) -> DeltaTable:
     where = f"{path}/{FOLDER}"
     merged = spark.read.format("delta").load(path).drop(VALID_FROM, VALID_TO, CURRENT)
     schema = nullable(merged.withColumn(WRITTEN_AT, f.current_timestamp()).schema)
-    if not exists(spark, where):
+    if not is_delta_table(spark, where):
         builder = DeltaTable.createIfNotExists(spark).location(where).addColumns(schema)
         if _COLUMN_MAPPING in sink.properties:
             builder = builder.property(_COLUMN_MAPPING, str(sink.properties[_COLUMN_MAPPING]))

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.sinks.change_order import order
 from headwater.pipelines.sinks.change_rule import POSITION
-from headwater.pipelines.sinks.delta.table_folder import WRITTEN_AT, exists
+from headwater.pipelines.sinks.delta.merge_columns import WRITTEN_AT
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
+from headwater.pipelines.spark.delta_folders import is_delta_table
 from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def remember(spark: SparkSession, changes: DataFrame, merge: Merge, path: str) -
         f.current_timestamp().alias(WRITTEN_AT),
     )
     where = f"{path}/{FOLDER}"
-    if not exists(spark, where):
+    if not is_delta_table(spark, where):
         DeltaTable.createIfNotExists(spark).location(where).addColumns(nullable(found.schema)).execute()
     positions = list(POSITION)
     is_later = order(merge.sequence, positions, "s") >= order(merge.sequence, positions, "t")
@@ -76,7 +77,7 @@ def _values(names: Sequence[str]) -> dict[str, str | Column]:
 def remembered(spark: SparkSession, merge: Merge, path: str) -> DataFrame | None:
     """The remembered deletes of a table; None without any. Raises ValueError if they lack columns of `merge`."""
     where = f"{path}/{FOLDER}"
-    if not merge.sequence or not exists(spark, where):
+    if not merge.sequence or not is_delta_table(spark, where):
         return None
     found = spark.read.format("delta").load(where)
     missing = [name for name in (*merge.keys, *merge.sequence) if name not in found.columns]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.sinks.delta import (
     delta_merge,
     delta_rows,
 )
-from headwater.pipelines.sinks.delta.archive_tables import OTHER_TABLE, archive_refusal
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.nullable import nullable
 
@@ -44,14 +42,9 @@ class DeltaKind:
     def writer(self, loaded: Loaded, stage: Stage, sink: DeltaSink) -> BatchWrite:
         """A function that commits each micro-batch."""
         replaces = stage.mode == "complete"
-        is_own = False  # asked once: an archive takes no table that a pipeline has made
 
         def write(rows: DataFrame, app_id: str, batch_id: int) -> None:
-            nonlocal is_own
             path = jvm.hadoop_form(rows.sparkSession, loaded.path(sink.delta))
-            if not is_own and (reason := archive_refusal(rows.sparkSession, path)):
-                raise PipelineFailed(f"stage {stage.name}: {reason}; {OTHER_TABLE}")
-            is_own = True
             if sink.merge is not None:
                 delta_merge.write(rows, sink, path, app_id, batch_id)
             else:

@@ -22,8 +22,7 @@ from headwater.pipelines.sinks.delta import (
     delta_runs,
 )
 from headwater.pipelines.sinks.delta import merge_columns as chosen
-from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
-from headwater.pipelines.sinks.delta.table_folder import WRITTEN_AT
+from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO, WRITTEN_AT
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
 from headwater.pipelines.spark import jvm_delta
 from headwater.pipelines.spark.nullable import nullable

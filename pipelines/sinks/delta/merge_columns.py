@@ -1,4 +1,8 @@
-"""The columns that a merged Delta table stores, and those whose changes start a new state of a history. Pure."""
+"""The columns that a merged Delta table stores, and those whose changes start a new state of a history. Pure.
+
+What a merged table remembers of its changes are Delta tables in its folder, removed and moved with it. The merged table
+and its readers are unaffected: Delta neither lists nor vacuums folders that begin with `_`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,14 @@ from headwater.pipelines.definition.sinks.underscore_columns import left_out
 if TYPE_CHECKING:
     from headwater.pipelines.definition import DeltaSink, Merge
 
-__all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "check", "stored", "tracked"]
+__all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "WRITTEN_AT", "check", "stored", "tracked"]
 
 # Columns of a history that the sink computes.
 VALID_FROM: Final = "_valid_from"
 VALID_TO: Final = "_valid_to"
 CURRENT: Final = "_current"
+# Of what is remembered: when a row was; allows users to remove old ones.
+WRITTEN_AT: Final = "_written_at"
 
 
 def stored(sink: DeltaSink, merge: Merge, names: Iterable[str]) -> list[str]:

@@ -65,7 +65,7 @@ def test_loads_and_pipelines_add_nothing_to_an_archive(numbers: Archives, monkey
     assert not any(each.name == f"{numbers.lab.prefix}out" for each in numbers.lab.admin.list_topics())
 
     # One that was made when the run had looked is found by the first batch.
-    monkeypatch.setattr("headwater.pipelines.engine.runner.archives_as_sinks", lambda *_: ())
+    monkeypatch.setattr("headwater.pipelines.engine.runner.refused_targets", lambda *_: ())
     with pytest.raises(PipelineFailed, match="only the archive adds rows to it; name another table"):
         numbers.lab.run(pipeline.replace("OTHERS", ""))
     assert numbers.rows("@t", "n") == [(0, 0, 1), (0, 1, 2)]

@@ -12,7 +12,7 @@ from headwater.logtier.client.cluster import EARLIEST, LATEST, ClientConfig, Clu
 from headwater.logtier.client.fetcher import FetchConfig, read_partition
 from headwater.logtier.records.batch import ATTRIBUTES, COMPRESSION_MASK
 from headwater.logtier.records.compression import CODEC_NAMES
-from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.errors import PipelineError, PipelineFailed
 from headwater.pipelines.sinks import jdbc
 
 pytestmark = pytest.mark.slow
@@ -168,12 +168,19 @@ def test_files_appear_once_however_often_a_batch_runs(items: Any) -> None:
         assert [path.name for path in hidden] == ["committed-2"]
 
 
-def test_no_files_are_written_into_a_delta_table(items: Any) -> None:
+def test_no_files_are_written_into_a_delta_table(items: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     table = items.folder / "lake" / "t"
     items.spark.range(3).write.format("delta").save(str(table))
     before = sorted(table.iterdir())
     items.produce("@in", [item(1, 1)])
     text = f"{HEAD}  - {{name: s, from: {{topic: '@in', as: i}}, to: {{files: lake/t, format: parquet}}}}\n"
+    with pytest.raises(PipelineError) as refused:
+        items.run(text)
+    [problem] = refused.value.problems
+    assert (problem.field, problem.hint) == ("stages[0].to.files", "name another folder")
+    assert problem.message.startswith(f"{table} is a Delta table")
+    # One that was made when the run had looked is found by the first batch.
+    monkeypatch.setattr("headwater.pipelines.engine.runner.refused_targets", lambda *_: ())
     with pytest.raises(PipelineFailed, match=r"stage s: .*/lake/t is a Delta table, .* name another folder"):
         items.run(text)
     assert sorted(table.iterdir()) == before

@@ -1,4 +1,4 @@
-"""Whether a folder of a merged table is a Delta table itself."""
+"""Whether a folder is a Delta table itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.pipelines.sinks.delta import table_folder
+from headwater.pipelines.spark.delta_folders import is_delta_table
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_a_log_without_a_commit_is_no_table(tmp_path: Path, log: list[str] | Non
         (tmp_path / "_delta_log").mkdir(exist_ok=True)
         (tmp_path / "_delta_log" / name).touch()
     spark: Any = None
-    assert table_folder.exists(spark, f"file:{tmp_path}") is is_table
+    assert is_delta_table(spark, f"file:{tmp_path}") is is_table
