@@ -94,20 +94,19 @@ class Lines:
         self._process = process
         self._cluster = cluster
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._passing = threading.Thread(target=self._pass_on, args=(process,), daemon=True)
+        self._passing = threading.Thread(target=self._pass_on, daemon=True)
         self._passing.start()
 
-    @staticmethod
-    def _pass_on(process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
+    def _pass_on(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
             sys.stderr.write(line)
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
             self._lines.put(line.strip())
         self._lines.put(None)
 
