@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from headwater.logtier.client.errors import ClientError, LogTruncationError, OffsetOutOfRangeError
 from headwater.logtier.records.compression import CorruptRecordsError
 
-__all__ = ["DataLossError", "OptionError", "SourceError", "client_errors", "report_loss", "user_message"]
+__all__ = [
+    "DataLossError",
+    "OptionError",
+    "SourceError",
+    "client_errors",
+    "is_source_failure",
+    "report_loss",
+    "user_message",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +35,7 @@ class DataLossError(SourceError):
     """Records between the start and the end of a read are deleted; `failOnDataLoss=false` continues without them."""
 
 
-_RAISED = re.compile(r"pipelines\.datasource\.errors\.(?:SourceError|OptionError|DataLossError): (.+)")
+_RAISED = re.compile(r"pipelines\.datasource\.errors\.(SourceError|OptionError|DataLossError): (.+)")
 
 
 def user_message(error: BaseException) -> str | None:
@@ -40,7 +48,19 @@ def user_message(error: BaseException) -> str | None:
     if isinstance(error, SourceError):
         return str(error)
     match = _RAISED.search(str(error))
-    return match.group(1).strip() if match else None
+    return match.group(2).strip() if match else None
+
+
+def is_source_failure(error: BaseException) -> bool:
+    """Whether Spark's exception says that a topic could not be read or written, and not that an option is wrong.
+
+    >>> is_source_failure(Exception("Traceback\\npipelines.datasource.errors.SourceError: no broker answers"))
+    True
+    >>> is_source_failure(Exception("Traceback\\npipelines.datasource.errors.OptionError: no such option"))
+    False
+    """
+    match = _RAISED.search(str(error))
+    return match is not None and match.group(1) != OptionError.__name__
 
 
 def report_loss(what: str, *, fail: bool) -> None:

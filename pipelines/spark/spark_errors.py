@@ -37,6 +37,10 @@ def first_line(error: BaseException) -> str:
     's3a:// needs a module that Spark has not: add org.apache.hadoop:hadoop-aws:3.5.0 to spark.jars.packages ...'
     >>> first_line(ValueError("Traceback (most recent call last)\\nZeroDivisionError: no\\n\\nSQLSTATE: 38000"))
     'ZeroDivisionError: no'
+    >>> first_line(
+    ...     ValueError("An error occurred while calling o1.x.\\n: java.lang.StackOverflowError\\n\\tat a.B.c(D:1)")
+    ... )
+    'java.lang.StackOverflowError'
     >>> first_line(ValueError("Traceback (most recent call last)\\nheadwater.errors.DiskError: /lake is full"))
     '/lake is full'
     """
@@ -54,7 +58,7 @@ def first_line(error: BaseException) -> str:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         raised = [line for line in lines if _RAISED.match(line)]
         return _OWN_CLASS.sub("", raised[-1] if raised else lines[0])
-    java = re.search(r"^: ((?:[a-z]\w*\.)+[A-Z]\w*: .*)$", text, re.MULTILINE)
+    java = re.search(r"^: ((?:[a-z]\w*\.)+[A-Z]\w*(?:: .*)?)$", text, re.MULTILINE)
     if java and any(outer in java[1] for outer in (_READ_FAILED, _AWAITED)) and (causes := _CAUSE.findall(text)):
         return re.sub(r"\s*SQLSTATE:.*$", "", causes[-1])  # the outer exception names at most the file
     if java:

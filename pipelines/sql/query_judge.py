@@ -15,10 +15,14 @@ from typing import Final
 from headwater.pipelines.sql.lake_tables import LAKE
 from headwater.pipelines.sql.shared_views import LOG, TOPICS
 from headwater.pipelines.sql_text.functions import FUNCTIONS
+from headwater.pipelines.sql_text.scanner import SqlTokenKind, tokens
 
-__all__ = ["NODES_MAX", "SeenNode", "StatementRefusal", "judge_analysed", "judge_parsed"]
+__all__ = ["DEPTH_MAX", "NODES_MAX", "SeenNode", "StatementRefusal", "judge_analysed", "judge_nesting", "judge_parsed"]
 
 NODES_MAX: Final = 5_000  # each takes about a millisecond to look at
+#: Of parentheses, types and CASE within each other. Nothing ends Spark's parser, which takes a minute for 15,000
+#: parentheses; it refuses most of what is nested 300 times itself.
+DEPTH_MAX: Final = 100
 SPARK: Final = "org.apache.spark.sql."
 _LOGICAL: Final = f"{SPARK}catalyst.plans.logical."
 _ANALYSIS: Final = f"{SPARK}catalyst.analysis."
@@ -96,6 +100,8 @@ _TABLE_FUNCTIONS: Final = frozenset(
 #: What the parser makes of syntax, and no list of functions has.
 _SYNTAX_FUNCTIONS: Final = frozenset({"when", "struct", "named_struct", "!", "timestampadd", "timestampdiff"})
 _SCHEMAS: Final = (TOPICS, LOG, LAKE)
+#: Types that have others between `<` and `>`.
+_WITH_TYPES: Final = frozenset({"ARRAY", "MAP", "STRUCT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,34 @@ class StatementRefusal:
 
     reason: str
     at: int | None
+
+
+def judge_nesting(text: str) -> StatementRefusal | None:
+    """Judge a text before it is parsed.
+
+    >>> judge_nesting("SELECT " + "(" * 100 + "1" + ")" * 100) is None, judge_nesting("SELECT ([" * 51)
+    (True, StatementRefusal(reason='the statement is nested more than 100 times', at=457))
+    """
+    depth = types = 0
+    before = ""
+    for token in tokens(text):
+        word = token.text.upper()
+        if token.kind is SqlTokenKind.SYMBOL:
+            if word in "([":
+                depth += 1
+            elif word in ")]":
+                depth -= 1
+            elif word == "<" and before in _WITH_TYPES:
+                types += 1
+            elif word == ">" and types:
+                types -= 1
+        elif token.kind is SqlTokenKind.WORD and word in ("CASE", "END"):
+            depth += 1 if word == "CASE" else -1
+        if depth + types > DEPTH_MAX:
+            return StatementRefusal(f"the statement is nested more than {DEPTH_MAX} times", token.start)
+        if token.kind is not SqlTokenKind.COMMENT:
+            before = word
+    return None
 
 
 def judge_parsed(nodes: Iterable[SeenNode]) -> StatementRefusal | None:

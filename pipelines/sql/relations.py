@@ -126,7 +126,7 @@ class TopicFrames(Protocol):
 
 
 class PresentFrames:
-    """The records that topics have when a query is planned.
+    """The records that topics have when a query is planned. One of a statement has one frame for all names of a topic.
 
     With `is_kept`, frames become views, and do not narrow.
     """
@@ -135,12 +135,17 @@ class PresentFrames:
         self._spark = spark
         self._where = where
         self._is_kept = is_kept
+        self._made: dict[tuple[str, bool], DataFrame] = {}
 
     def rows(self, topic: str, known: KnownColumns, *, pushdown: bool) -> DataFrame:
         """`NAME`."""
-        return topic_rows.present(
-            self._spark, self._where, topic, known, pushdown=pushdown and not self._is_kept, is_kept=self._is_kept
-        )
+        narrows = pushdown and not self._is_kept
+        frame = self._made.get((topic, narrows))
+        if frame is None:
+            frame = self._made[topic, narrows] = topic_rows.present(
+                self._spark, self._where, topic, known, pushdown=narrows, is_kept=self._is_kept
+            )
+        return frame
 
     def log(self, topic: str, *, pushdown: bool) -> DataFrame:
         """`log.NAME`."""
@@ -149,8 +154,8 @@ class PresentFrames:
         )
 
     def of_statement(self) -> TopicFrames:
-        """These: a query's scans of one relation have one plan."""
-        return self
+        """Those of another statement."""
+        return PresentFrames(self._spark, self._where, is_kept=self._is_kept)
 
     def decided_lines(self) -> list[str]:
         """Nothing."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from headwater.pipelines.datasource.errors import is_source_failure
 from headwater.pipelines.errors import nearest
 from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.sql_text.scanner import Name, Statement, tokens
@@ -101,7 +102,10 @@ def is_mistake(error: Exception) -> bool:
     """Whether an error of Spark's says that the statement is wrong, and not that a correct one failed."""
     from pyspark.errors import AnalysisException, ParseException
 
-    return isinstance(error, AnalysisException | ParseException)
+    if isinstance(error, AnalysisException | ParseException):
+        # What a topic's source says while a statement is analysed has the class of a mistake.
+        return not is_source_failure(error)
+    return False
 
 
 def explained(error: PySparkException, statement: Statement, suggest: Callable[[Name], str]) -> StatementError:

@@ -45,7 +45,8 @@ LOOKS_MAX: Final = 4
 LOOK_AGAIN_S: Final = 0.25
 #: What Spark, Delta and Hadoop say of a file that is gone.
 _GONE: Final = ("FILE_NOT_EXIST", "FileNotFoundException", "DELTA_FILE_NOT_FOUND", "does not exist")
-
+#: Delta's condition for a version, older than the files that VACUUM keeps, that is not the newest one any more.
+_OUTDATED: Final = "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION"
 #: What Spark and Delta say of a statement that changes what it can only read.
 _NOT_WRITABLE: Final = ("UNSUPPORTED_INSERT", "DELTA_FAILED_SCAN_WITH_HISTORICAL_VERSION", "DELTA_UNSUPPORTED_SOURCE")
 
@@ -77,9 +78,12 @@ def present_offsets(
             if look == LOOKS_MAX:
                 raise
             pause(LOOK_AGAIN_S)
-    raise ArchiveFailed(
-        f"the table {spec.table} got a new version at each of {LOOKS_MAX} looks: run the statement again"
-    )
+    raise ArchiveFailed(overtaken(spec.table))
+
+
+def overtaken(table: str) -> str:
+    """What is said of a table that changes all the time."""
+    return f"the table {table} got a new version at each of {LOOKS_MAX} looks: run the statement again"
 
 
 @contextmanager
@@ -153,6 +157,7 @@ class StatementFrames:
 
     def __init__(self, session: UnifiedFrames) -> None:
         self._session = session
+        self._present = session.present.of_statement()
         self._decided: dict[str, UnifiedOffsets] = {}
         #: Of tables by key, whose tail is read when the frame is made.
         self._by_key: dict[str, DataFrame] = {}
@@ -163,40 +168,58 @@ class StatementFrames:
 
     def log(self, topic: str, *, pushdown: bool) -> DataFrame:
         """`log.NAME`."""
-        return self._session.present.log(topic, pushdown=pushdown)
+        return self._present.log(topic, pushdown=pushdown)
 
     def rows(self, topic: str, known: KnownColumns, *, pushdown: bool) -> DataFrame:
         """`NAME`. Raises UnreadableRelationError."""
-        session = self._session
-        spec = session.archives.get(topic)
+        from pyspark.errors import PySparkException
+
+        spec = self._session.archives.get(topic)
         if spec is None:
-            return session.present.rows(topic, known, pushdown=pushdown)
+            return self._present.rows(topic, known, pushdown=pushdown)
         with refusals_of(spec):
-            offsets = self._decided.get(topic)
-            if offsets is None:
-                offsets = self._decided[topic] = present_offsets(
-                    spec,
-                    lambda: newest_offsets(session.spark, spec.table),
-                    lambda: log_state(session.brokers, topic),
-                    new_mode=lambda: mode_of_new_table(spec, session.brokers),
-                )
-            # After the offsets: a schema that was registered for one of their records is known then.
             if topic in self._by_key:
                 return self._by_key[topic]
-            own, schema = session.columns(spec)
-            rows = unified_rows(
-                session.spark,
-                session.brokers,
-                spec,
-                offsets,
-                own,
-                schema,
-                pushdown=pushdown and not session.is_kept,
-                is_kept=session.is_kept,
-            )
-            if offsets.mode == UPSERT:
-                self._by_key[topic] = rows
-            return rows
+            if topic in self._decided:
+                return self._rows(spec, self._decided[topic], pushdown=pushdown)
+            for _ in range(LOOKS_MAX):
+                offsets = self._decide(spec)
+                try:
+                    rows = self._rows(spec, offsets, pushdown=pushdown)
+                except PySparkException as error:
+                    if error.getCondition() != _OUTDATED:
+                        raise
+                    continue
+                self._decided[topic] = offsets
+                return rows
+            raise ArchiveFailed(overtaken(spec.table))
+
+    def _decide(self, spec: TopicArchiveSpec) -> UnifiedOffsets:
+        session = self._session
+        return present_offsets(
+            spec,
+            lambda: newest_offsets(session.spark, spec.table),
+            lambda: log_state(session.brokers, spec.topic),
+            new_mode=lambda: mode_of_new_table(spec, session.brokers),
+        )
+
+    def _rows(self, spec: TopicArchiveSpec, offsets: UnifiedOffsets, *, pushdown: bool) -> DataFrame:
+        session = self._session
+        # After the offsets: a schema that was registered for one of their records is known then.
+        own, schema = session.columns(spec)
+        rows = unified_rows(
+            session.spark,
+            session.brokers,
+            spec,
+            offsets,
+            own,
+            schema,
+            pushdown=pushdown and not session.is_kept,
+            is_kept=session.is_kept,
+        )
+        if offsets.mode == UPSERT:
+            self._by_key[spec.topic] = rows
+        return rows
 
     def decided_lines(self) -> list[str]:
         """What was decided, as lines of EXPLAIN."""

@@ -235,6 +235,7 @@ def test_limits_end_an_answer(node: Node) -> None:
         ("DELETE FROM lake.a", "Delete"),
         ("EXPLAIN SELECT 1", "ExplainCommand"),
         ("EXECUTE IMMEDIATE 'SET a = b'", "ExecuteImmediate"),
+        ("SELECT " + "(" * 15_000 + "1" + ")" * 15_000, "nested"),
         ("BEGIN SELECT 1; END", "there are 2"),
         ("SELECT 1; SELECT 2", "there are 2"),
     ],
@@ -247,12 +248,22 @@ def test_a_statement_that_is_more_than_a_query_is_refused(node: Node, statement:
     assert str(Path.home()) not in message
 
 
+def test_the_environment_and_settings_are_not_put_into_a_text(node: Node) -> None:
+    assert node.rows("SELECT '${env:HOME}', '${system:user.home}'") == [["${env:HOME}", "${system:user.home}"]]
+    assert node.rows("SELECT '${spark.sql.catalogImplementation}'") == [["${spark.sql.catalogImplementation}"]]
+    assert node.refusal("SELECT * FROM te${x}xt.`/etc/hostname`")[0] == 400
+
+
 def test_mistakes_are_told_with_their_place(node: Node) -> None:
     status, message = node.refusal("SELECT valeu\nFROM flights")
     assert (status, message.partition(";")[0]) == (400, "line 1, column 8: there is no column 'valeu'")
     assert node.refusal("SELECT * FROM flight")[1].endswith("did you mean 'flights'?")
     status, message = node.refusal("SELECT (1 FROM flights")
     assert (status, "PARSE_SYNTAX_ERROR" in message) == (400, True), message
+    assert node.refusal("SELECT struct(1 AS a, 2 AS a)") == (
+        400,
+        "several columns or fields are named a: rename them with AS",
+    )
     status, message = node.refusal("SELECT 1 / (offset - offset) FROM flights")
     assert (status, "DIVIDE_BY_ZERO" in message) == (500, True)
 

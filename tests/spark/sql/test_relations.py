@@ -142,6 +142,9 @@ class Counted(PresentFrames):
 
     made: list[str]
 
+    def of_statement(self) -> Counted:
+        return self
+
     def rows(self, topic: str, known: Any, *, pushdown: bool) -> Any:
         del known, pushdown
         self.made.append(topic)

@@ -17,7 +17,7 @@ from headwater.cli.sql.execution import Executor, ResultColumns
 from headwater.cli.sql.follow import Follower, parse_from, start_of
 from headwater.cli.sql.outputs import output_of
 from headwater.cli.sql.script import Script, run_script
-from headwater.cli.sql.statement_run import StatementRun
+from headwater.cli.sql.statement_run import Cancelled, StatementRun
 from headwater.pipelines.locks.table_lock import table_lock
 from headwater.pipelines.sql.relations import Known, Relations
 from headwater.pipelines.sql.statement_errors import StatementError
@@ -130,6 +130,23 @@ def test_a_job_that_begins_after_the_cancellation_is_cancelled(lab: Any) -> None
     assert not run.wait(0.3)
     goes_on.set()
     assert ended.wait(WAIT_S)
+    assert run.wait(WAIT_S)
+
+
+def test_the_caller_of_a_cancelled_statement_that_is_stuck_is_free(lab: Any) -> None:
+    goes_on = threading.Event()
+
+    def work(run: StatementRun) -> None:
+        del run
+        goes_on.wait(WAIT_S)
+
+    run = StatementRun(lab.spark, work)
+    run.start()
+    run.cancel()
+    with pytest.raises(Cancelled):
+        list(run.chunks())
+    assert run.is_alive
+    goes_on.set()
     assert run.wait(WAIT_S)
 
 

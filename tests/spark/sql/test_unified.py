@@ -199,13 +199,31 @@ def test_a_statement_reads_one_state_however_often_it_names_the_topic(
     assert lab.one("SELECT count(DISTINCT _partition, _offset) FROM @copy") == 55
 
 
-def test_commits_compaction_and_vacuum_between_decision_and_reading_double_or_lose_nothing(half: Unified) -> None:
+def test_a_version_that_a_commit_outdates_is_decided_again(half: Unified, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta refuses a version that is old, as that of an idle table is, from the next commit on."""
+    lab = half.lab
+    retention = "delta.deletedFileRetentionDuration"
+    lab.rows(f"ALTER TABLE delta.`{half.table}` SET TBLPROPERTIES ('{retention}' = 'interval 0 seconds')")
+    decided: list[Any] = []
+
+    def commit_behind(*given: Any) -> Any:
+        decided.append(decide(*given))
+        if len(decided) == 1:
+            half.flights(range(20, 25), 0)
+            half.archive()
+        return decided[-1]
+
+    monkeypatch.setattr(f"{UnifiedFrames.__module__}.decide", commit_behind)
+    assert lab.rows("SELECT count(*), count(DISTINCT _partition, _offset) FROM @flights") == [(45, 45)]
+    assert len(decided) == 2
+
+
+def test_commits_and_compaction_between_decision_and_reading_double_or_lose_nothing(half: Unified) -> None:
     lab = half.lab
     frame = headwater.table(lab.spark, lab.name("@flights"), bootstrap_servers=lab.servers, archive=half.file)
     half.archive()
     table = DeltaTable(half.table)
     table.optimize.compact()
-    table.vacuum(retention_hours=168, dry_run=False)
     half.flights(range(20, 30), 1)
     half.archive()
     for _ in range(2):

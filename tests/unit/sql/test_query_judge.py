@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.pipelines.sql.query_judge import NODES_MAX, SeenNode, judge_analysed, judge_parsed
+from headwater.pipelines.sql.query_judge import (
+    DEPTH_MAX,
+    NODES_MAX,
+    SeenNode,
+    judge_analysed,
+    judge_nesting,
+    judge_parsed,
+)
 
 SPARK = "org.apache.spark.sql."
 LOGICAL = f"{SPARK}catalyst.plans.logical."
@@ -19,6 +26,32 @@ def relation(*name: str, has_options: bool = False) -> SeenNode:
 
 def function(*name: str, kind: str = "UnresolvedFunction") -> SeenNode:
     return SeenNode(f"{ANALYSIS}{kind}", 7, is_plan=kind == "UnresolvedTableValuedFunction", name=name)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "depth"),
+    [
+        ("(", ")", 1),
+        ("abs(", ")", 1),
+        ("a[", "]", 1),
+        ("map<int,", ">", 1),
+        ("STRUCT<a:", ">", 1),
+        ("case WHEN a THEN 1 ELSE ", " END", 1),
+        ("CAST(NULL AS array < ", ">)", 2),
+    ],
+)
+def test_what_is_nested_deeply_is_refused_at_its_place(begin: str, end: str, depth: int) -> None:
+    most = DEPTH_MAX // depth
+    assert judge_nesting("SELECT " + begin * most + "1" + end * most) is None
+    refusal = judge_nesting("SELECT " + begin * (most + 1))
+    assert refusal is not None
+    assert refusal.at is not None
+    assert refusal.at >= len("SELECT " + begin * most)
+
+
+def test_what_is_one_after_the_other_is_not_nested() -> None:
+    pairs = "(1), a[1], CASE WHEN a < b THEN 1 END, CAST(a AS array<int>), a < b, b > a, '(((', `[[`, "
+    assert judge_nesting("SELECT " + pairs * 500 + "1") is None
 
 
 @pytest.mark.parametrize("name", [("flights",), ("log", "flights.1"), ("LAKE", "flights")])

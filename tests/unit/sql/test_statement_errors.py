@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import AnalysisException
 
-from headwater.pipelines.sql.statement_errors import missing_format, missing_relation_of_plan
+from headwater.pipelines.sql.statement_errors import is_mistake, missing_format, missing_relation_of_plan
 
 TEXT = (
     "An error occurred while calling o77.load.\n: Exc: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: {}. Make"
@@ -21,6 +22,14 @@ def test_a_missing_format_is_one_line(name: str, line: str) -> None:
 
 def test_another_format_is_sparks_to_report() -> None:
     assert missing_format(RuntimeError(TEXT.format("csvv"))) is None
+
+
+def test_a_broker_that_does_not_answer_while_a_statement_is_analysed_is_no_mistake_in_it() -> None:
+    text = "Traceback\nheadwater.pipelines.datasource.errors.{}: it is so"
+    assert is_mistake(AnalysisException("no such column"))
+    assert is_mistake(AnalysisException(text.format("OptionError")))
+    assert not is_mistake(AnalysisException(text.format("SourceError")))
+    assert not is_mistake(ValueError("no such column"))
 
 
 def test_the_relation_that_a_plan_misses_is_read_from_its_text() -> None:

@@ -86,7 +86,10 @@ class StatementRun:
     # -- in the caller's thread ----------------------------------------------------------------------------------------
 
     def chunks(self) -> Iterator[Any]:
-        """Yield the chunks until the statement has ended; raises its error. Ctrl-C gets through between chunks."""
+        """Yield the chunks until the statement has ended; raises its error. Ctrl-C gets through between chunks.
+
+        Raises Cancelled where no chunk is left and the thread of a cancelled statement has not ended: it may be stuck.
+        """
         while True:
             alive = self._thread.is_alive()
             try:
@@ -94,6 +97,7 @@ class StatementRun:
             except queue.Empty:
                 if not alive:
                     break
+                self.check()
         if self._failure is not None:
             raise self._failure
 

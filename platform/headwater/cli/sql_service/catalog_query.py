@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.api.sql_gateway import QueryColumns, QueryEnd, QueryEvent, SqlFailure, SqlFailureCode, SqlQuery
-from headwater.cli.sql.execution import failure_of
+from headwater.cli.sql.execution import failure_of, require_names
 from headwater.cli.sql.statement_run import StatementRun
 from headwater.cli.sql_service.connections import QueryWatch
 from headwater.cli.sql_service.result_rows import encoded, encoder_of
 from headwater.cli.sql_service.served_archives import ServedArchives, ServedState
 from headwater.pipelines.sql.lake_tables import LAKE
-from headwater.pipelines.sql.query_judge import StatementRefusal
+from headwater.pipelines.sql.query_judge import StatementRefusal, judge_nesting
 from headwater.pipelines.sql.query_plan import refusal_of_frame, refusal_of_text
 from headwater.pipelines.sql.relations import Relations
 from headwater.pipelines.sql.shared_views import LOG, TOPICS, ServedViews
@@ -138,6 +138,7 @@ def _work(
     try:
         session.spark.sparkContext.setLocalProperty(POOL_PROPERTY, f"headwater-sql-{pool}")
         frame = _judged(run, sessions, session, query, statement)
+        require_names(frame.schema, keyed=False)
         run.put(QueryColumns(tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)))
         for event in _events(frame, query, bytes_max):
             is_end = isinstance(event, QueryEnd)
@@ -173,6 +174,7 @@ def _judged(
     run: StatementRun, sessions: CatalogSessions, session: CatalogSession, query: SqlQuery, statement: Statement
 ) -> DataFrame:
     """Analyse a statement that is permitted. Raises SqlFailure, and what `analysed` raises."""
+    _require(judge_nesting(statement.text), statement)
     _require(refusal_of_text(session.spark, statement.text), statement)
     run.check()
     with contextlib.ExitStack() as held:

@@ -106,9 +106,12 @@ class _Arrow:
 def _size(value: Any) -> int:
     """About the bytes of a value in Arrow.
 
-    >>> _size("é"), _size([1, 2, None]), _size({"a": b"bc"})
-    (2, 32, 11)
+    >>> from pyspark.sql.types import VariantVal
+    >>> _size("é"), _size([1, 2, None]), _size({"a": b"bc"}), _size(VariantVal(b"abc", b"d"))
+    (2, 32, 11, 20)
     """
+    if value is None or isinstance(value, int | float):
+        return 8
     if isinstance(value, str):
         return len(value.encode(errors="replace"))
     if isinstance(value, bytes | bytearray):
@@ -117,6 +120,10 @@ def _size(value: Any) -> int:
         return 8 + sum(_size(name) + _size(each) for name, each in value.items())
     if isinstance(value, list | tuple):
         return 8 + sum(map(_size, value))
+    from pyspark.sql.types import VariantVal
+
+    if isinstance(value, VariantVal):
+        return 16 + len(value.value) + len(value.metadata)
     return 8
 
 

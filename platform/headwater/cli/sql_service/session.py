@@ -51,6 +51,8 @@ def service_conf(master: str) -> dict[str, str]:
         GLOBAL_DATABASE: TOPICS,
         # Views and tables end with the service: the next one makes them again. Hive's catalog would leave a database.
         "spark.sql.catalogImplementation": "in-memory",
+        # The parser would put the environment and settings into a text (`${env:HOME}`) before any plan can be judged.
+        "spark.sql.variable.substitute": "false",
     }
 
 
