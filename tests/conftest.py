@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings
 
 from headwater.pipelines.file_systems.opening import file_system
+from tests.bench.processes import free_port
 from tests.example_counts import DEFAULT, examples
 from tests.hdfs import HdfsProcesses
 from tests.s3 import CLIENT_ENVIRONMENT, S3Server
@@ -63,7 +64,8 @@ class BrokerProcess:
         if "log.dirs" not in properties:
             command += ["--data", str(data_dir)]
         if "listeners" not in properties:
-            command += ["--kafka-port", str(kafka_port)]
+            # A test that starts it again finds the port free: the kernel could give one of its own choice to a client.
+            command += ["--kafka-port", str(kafka_port or free_port())]
         for name, value in properties.items():
             command += ["--set", f"{name}={value}"]
         environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.bench.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ROOT / "airflow_dags"
@@ -211,13 +212,6 @@ def wait_until(holds: Any, seconds: float, what: Any) -> Any:
             return found
         time.sleep(0.5)
     raise RuntimeError(f"waited {seconds} s in vain: {what()}")
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
 
 
 def processes_with(text: str) -> dict[int, list[str]]:

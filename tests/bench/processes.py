@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,6 +17,11 @@ from pathlib import Path
 STOP_S = 30
 POLL_S = 0.005
 SAMPLE_S = 1
+#: Above the ports of well-known servers, below Linux's net.ipv4.ip_local_port_range.
+PORTS_FIRST = 12_000
+PORTS_END = 32_000
+#: Not the generator that tests seed: processes that begin side by side would choose the same ports.
+_CHANCE = random.SystemRandom()
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 # ApiVersions v0: the smallest question every Kafka broker answers.
@@ -110,11 +116,16 @@ class Child:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A port nobody listens on now, and that the kernel gives to no client.
+
+    It gives out ports from 32768 on: to clients anywhere on the machine, among them one that connects again and again
+    to a server that was killed, and so comes to be connected to itself. The server would not find its port free.
+    """
+    while True:
+        port = _CHANCE.randrange(PORTS_FIRST, PORTS_END)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 def free_ports(count: int) -> int:
