@@ -169,7 +169,7 @@ def test_a_broker_that_is_stopped_for_a_while_is_given_up_and_found_again(
     peers = connections(broker.address, request_timeout_ms=1_000, setup_timeout_ms=500)
 
     async def scenario() -> None:
-        assert await ping(peers)
+        await ping_until_it_answers(peers)  # on a busy machine not at once
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             with pytest.raises(RequestTimeoutError):

@@ -68,7 +68,7 @@ def accepts(address: str) -> bool:
 
 def clusters(url: str) -> int:
     """How many clusters the API shows; 0 while it does not answer."""
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v3/clusters", timeout=5) as answer:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v3/clusters", timeout=WAIT_S) as answer:
         return len(json.load(answer)["data"])
     return 0
 
