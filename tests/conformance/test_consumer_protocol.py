@@ -35,7 +35,8 @@ REBALANCE_S = 40
 PARTITIONS = 6
 PROPERTIES = {
     "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": "4000",
+    # A member that is not run for a moment stays: whoever is put out reads again what it had read.
+    "group.consumer.session.timeout.ms": "10000",
     "group.consumer.min.heartbeat.interval.ms": "50",
     "group.consumer.heartbeat.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",

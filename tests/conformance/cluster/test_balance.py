@@ -150,7 +150,7 @@ def test_a_broker_is_replaced_by_one_with_an_empty_disk_while_a_producer_runs(ma
 
 
 def test_a_dead_broker_is_drained_from_the_other_replicas(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(session_ms=2_000)
+    cluster = make_cluster(session_ms=6_000)
     cluster.serve(1, 2, 3, default_replication_factor="2")
     addresses = cluster.servers(2, 3)
     with client(addresses) as connected:

@@ -113,7 +113,8 @@ def refusal(child: Child) -> str:
 
 
 def test_each_mistake_is_one_line(make_cluster: MakeCluster) -> None:
-    cluster, other = make_cluster(session_ms=2_000), make_cluster(session_ms=2_000)
+    # Who asks for the id of a live broker waits for the end of that one's session, which must not come.
+    cluster, other = make_cluster(session_ms=6_000), make_cluster(session_ms=6_000)
     cluster.serve(1, 2)
     cluster.stop(2)
     # The id of a live broker, from another folder; the folder of another broker, of another cluster.

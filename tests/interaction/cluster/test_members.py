@@ -323,12 +323,7 @@ async def refusal(start: Awaitable[object]) -> str:
     return str(caught.value)
 
 
-def test_what_does_not_fit_the_cluster_is_refused_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A broker with the id of a live one waits for the end of that one's session.
-    monkeypatch.setattr(f"{__name__}.SESSION_MS", 2_000)
-
+def test_what_does_not_fit_the_cluster_is_refused_with_one_line(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.start(4)
         epoch = cluster.image(4).brokers[4].epoch

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 def headwater(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "headwater", *arguments]
-    environment = os.environ | {"HEADWATER_REQUEST_TIMEOUT_MS": "1000"}
+    environment = os.environ | {"HEADWATER_REQUEST_TIMEOUT_MS": "5000"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
