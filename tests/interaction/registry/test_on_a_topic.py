@@ -65,8 +65,8 @@ def test_the_topic_is_made_compacted_and_holds_confluents_records(
 ) -> None:
     url = start_api(bootstrap_servers, topic)
     assert register(url, "s", text("A")).json()["id"] == 1
-    assert httpx.put(f"{url}/config/s", json={"compatibility": "FULL"}).status_code == 200
-    assert httpx.delete(f"{url}/subjects/s").json() == [1]
+    assert httpx.put(f"{url}/config/s", json={"compatibility": "FULL"}, timeout=60).status_code == 200
+    assert httpx.delete(f"{url}/subjects/s", timeout=60).json() == [1]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     assert admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == "compact"
     written = records(bootstrap_servers, topic)
@@ -82,7 +82,7 @@ def test_a_new_process_has_everything_the_old_one_had(bootstrap_servers: str, st
     first = start_api(bootstrap_servers, topic)
     for number in range(20):
         assert register(first, f"s{number % 5}", text(f"A{number % 5}", doc=str(number))).status_code == 200
-    httpx.delete(f"{first}/subjects/s1")
+    httpx.delete(f"{first}/subjects/s1", timeout=60)
     second = start_api(bootstrap_servers, topic)
     assert everything(second) == everything(first)
     assert register(second, "new", text("New")).json()["id"] == 21
@@ -109,7 +109,7 @@ def test_registries_on_one_topic_never_give_an_id_twice(
         register(url, "last", text("Last"))
     assert everything(urls[0]) == everything(urls[1])
     for number, schema_id in ids.items():
-        found = httpx.get(f"{urls[0]}/schemas/ids/{schema_id}").json()["schema"]
+        found = httpx.get(f"{urls[0]}/schemas/ids/{schema_id}", timeout=60).json()["schema"]
         assert json.loads(found)["doc"] == str(number)
 
 
@@ -162,7 +162,7 @@ def test_a_topic_of_a_confluent_registry_is_served(
     producer.flush(30)
     url = start_api(bootstrap_servers, topic)
     assert httpx.get(f"{url}/schemas/ids/7", timeout=60).json()["schema"] == '"string"'
-    assert httpx.get(f"{url}/config").json() == {"compatibilityLevel": "FULL"}
+    assert httpx.get(f"{url}/config", timeout=60).json() == {"compatibilityLevel": "FULL"}
     assert register(url, "old-value", '"string"').json()["id"] == 7
     assert register(url, "new-value", '"int"').json()["id"] == 8
 
@@ -188,7 +188,7 @@ def test_reads_go_on_without_the_broker_and_writes_come_back_with_it(
     while (answer := register(url, "s", back)).status_code != 200 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert answer.status_code == 200, answer.text
-    numbers = httpx.get(f"{url}/subjects/s/versions").json()
+    numbers = httpx.get(f"{url}/subjects/s/versions", timeout=60).json()
     assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -201,4 +201,4 @@ def test_a_topic_that_was_deleted_is_begun_anew(
     deadline = time.monotonic() + 60
     while register(url, "s", text("B")).status_code != 200 and time.monotonic() < deadline:
         time.sleep(0.5)
-    assert httpx.get(f"{url}/subjects/s/versions/latest").json()["schema"] == text("B")
+    assert httpx.get(f"{url}/subjects/s/versions/latest", timeout=60).json()["schema"] == text("B")
