@@ -54,7 +54,7 @@ class Cluster:
                 "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self.controller_port}" if number == 1 else listeners,
                 "advertised.listeners": listeners,
                 "log.dirs": str(folder / "data"),
-                "broker.session.timeout.ms": "3000",
+                "broker.session.timeout.ms": "9000",
                 "broker.heartbeat.interval.ms": "500",
                 "offsets.topic.replication.factor": "1",
             }

@@ -162,7 +162,7 @@ def one_line_a_broker(lines: list[str], victim: int, reason: str) -> None:
 
 
 def test_mutual_tls_and_an_expired_certificate(make_cluster: MakeCluster, certificates: Certificates) -> None:
-    cluster = make_cluster(session_ms=2_000)
+    cluster = make_cluster(session_ms=6_000)
     names = {each: f"broker-{each}-{cluster.folder.name}" for each in IDS}
     keys = {each: cluster.folder / f"key-{each}.pem" for each in IDS}
 
@@ -198,7 +198,7 @@ def test_mutual_tls_and_an_expired_certificate(make_cluster: MakeCluster, certif
 def test_scram_over_tls_and_a_password_that_the_cluster_does_not_have(
     make_cluster: MakeCluster, certificates: Certificates
 ) -> None:
-    cluster = make_cluster(session_ms=2_000)
+    cluster = make_cluster(session_ms=6_000)
 
     def login(broker_id: int, password: str = "secret") -> dict[str, str]:
         jaas = f'a.ScramLoginModule required username="broker-{broker_id}" password="{password}";'
@@ -235,7 +235,7 @@ def test_scram_over_tls_and_a_password_that_the_cluster_does_not_have(
 
 
 def test_plain_and_a_wrong_password(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(session_ms=2_000)
+    cluster = make_cluster(session_ms=6_000)
 
     def login(password: str = "secret") -> dict[str, str]:
         jaas = f'a.PlainLoginModule required username="broker" password="{password}" user_broker="secret";'

@@ -65,7 +65,7 @@ def begun(cluster: ClusterProcesses, **properties: str) -> int:
 
 
 def test_a_killed_controller_is_replaced_and_returns_in_a_new_epoch(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(session_ms=2_000)
+    cluster = make_cluster(session_ms=6_000)
     first = begun(cluster)
     first_epoch = epoch(cluster, first)
     cluster.kill(first)
