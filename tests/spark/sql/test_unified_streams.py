@@ -118,6 +118,29 @@ def test_stream_and_batch_have_the_same_rows_across_restarts_in_history_and_over
     assert len(written) == 60
 
 
+def test_aborted_transactions_are_in_neither_part_of_a_stream(half: Unified) -> None:
+    name = half.lab.name("@flights")
+    producer = Producer({"bootstrap.servers": half.lab.servers, "transactional.id": f"{name}-t"})
+    producer.init_transactions(WAIT_S)
+
+    def transact(*numbers: int, commits: bool) -> None:
+        producer.begin_transaction()
+        for number in numbers:
+            producer.produce(name, json.dumps({"id": number}), partition=0)
+        producer.flush(WAIT_S)
+        (producer.commit_transaction if commits else producer.abort_transaction)(WAIT_S)
+
+    for first in (100, 200):
+        transact(first, first + 1, commits=False)
+        transact(first + 2, commits=True)
+        transact(first + 3, commits=False)
+        if first == 100:
+            half.archive()
+            trimmed(half, {0: 26, 1: 20})
+    ids = [row[4] for row in require_alike(half)]
+    assert ids == [*range(20), 102, 202, *range(20)]
+
+
 def test_a_watermark_drops_neither_history_nor_live_records(unified: Unified) -> None:
     lab = unified.lab
     lab.create("@flights", 2)
