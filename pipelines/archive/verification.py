@@ -16,7 +16,7 @@ from headwater.pipelines.archive.rows import rows_of
 from headwater.pipelines.archive.topic_archive import topic_log
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.file_systems.file_system import FileSystem
-from headwater.pipelines.loads.offsets.log_state import is_compacted
+from headwater.pipelines.loads.offsets.log_state import keeps_all_records
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.ranges import Ranges, minus, shared, size
 from headwater.pipelines.loads.rows import RowsPlan, raw_records
@@ -146,7 +146,7 @@ def _against_log(
     expected = rows_of(
         records, known, spec.topic, keeps_value=spec.raw, headers=spec.headers, with_headers=spec.headers
     )
-    problems = []
+    looks_for_more, problems = keeps_all_records(brokers, spec.topic)
     if mode == UPSERT:
         last = last_of_keys(expected)
         problems += _replaced(rows, last)
@@ -161,7 +161,7 @@ def _against_log(
         (is_logged & ~is_stored, "is in the log and not in the table"),
         (is_stored & is_logged & (f.col("a") != f.col("b")), "differs from the log's record"),
     ]
-    if not is_compacted(brokers, spec.topic):  # of a compacted topic, the table has what the log had
+    if looks_for_more:
         compared.append((is_stored & ~is_logged, "is in the table and not in the log"))
     for condition, what in compared:
         listed = joined.where(condition).select(*_PLACE).orderBy(*_PLACE).limit(_LISTED_MAX).collect()

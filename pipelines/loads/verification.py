@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.file_systems.file_system import FileSystem, join, walk
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.offsets.log_state import is_compacted, log_state
+from headwater.pipelines.loads.offsets.log_state import keeps_all_records, log_state
 from headwater.pipelines.loads.offsets.ranges import Ranges, described, joined, minus, shared, size
 from headwater.pipelines.loads.rows import RowsPlan, place_columns, raw_records
 from headwater.pipelines.loads.targets.delta_target import in_ranges
@@ -186,9 +186,9 @@ def _against_log(
         "partition AS p", "offset AS o"
     )
     loaded = rows.where(_condition(there))
-    problems = []
+    looks_for_more, problems = keeps_all_records(brokers, topic)
     compares = [(records, loaded, "is in the log and not in the target")]
-    if not is_compacted(brokers, topic):  # of a compacted topic, the target has what the log had
+    if looks_for_more:
         compares.append((loaded, records, "is in the target and not in the log"))
     for frame, other, what in compares:
         found = frame.join(other, ["p", "o"], "left_anti").orderBy("p", "o").limit(_LISTED_MAX).collect()

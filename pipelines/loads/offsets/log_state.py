@@ -16,8 +16,9 @@ from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.ranges import Ranges
 
-__all__ = ["bytes_per_offset", "client_of", "is_compacted", "log_state"]
+__all__ = ["bytes_per_offset", "client_of", "is_compacted", "keeps_all_records", "log_state"]
 
+_POLICY: Final = "cleanup.policy"
 _SAMPLE_BYTES: Final = 1 << 20
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 
@@ -78,9 +79,26 @@ def bytes_per_offset(brokers: Brokers, topic: str, ranges: Ranges) -> float | No
 
 
 def is_compacted(brokers: Brokers, topic: str) -> bool:
-    """Whether the topic's cleanup.policy has compact. Raises LoadFailed if no broker answers."""
+    """Whether the topic's cleanup.policy has compact.
+
+    Raises LoadError if this user may not know it, LoadFailed if no broker answers.
+    """
     try:
         with ClusterClient(client_of(brokers)) as cluster:
-            return "compact" in topic_configs(cluster, (topic,), "cleanup.policy").get(topic, "")
+            policy = topic_configs(cluster, (topic,), _POLICY).get(topic)
     except ClientError as error:
         raise LoadFailed(f"the configs of topic {topic}: {error}") from error
+    if policy is None:  # a topic is not taken for one that keeps all its records because nobody may look
+        raise LoadError(f"the {_POLICY} of {topic} may not be described (DescribeConfigs): grant it")
+    return "compact" in policy
+
+
+def keeps_all_records(brokers: Brokers, topic: str) -> tuple[bool, list[str]]:
+    """Whether a verification looks for rows that the log lacks, and the problem if nobody may know that.
+
+    Of a compacted topic, a target has what the log had. Raises LoadFailed if no broker answers.
+    """
+    try:
+        return not is_compacted(brokers, topic), []
+    except LoadError as error:
+        return False, [f"rows that the log lacks were not looked for: {error}"]

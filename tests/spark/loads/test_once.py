@@ -534,6 +534,10 @@ def test_a_target_is_verified(dock: Dock, tmp_path: Path, form: str) -> None:
     assert (whole_target.problems, whole_target.rows, whole_target.loads) == ((), 16, 3)
     assert whole_target.log_offsets == 16
     if form == "delta":
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("headwater.pipelines.loads.offsets.log_state.topic_configs", lambda *_: {})
+            [unknown] = verified().problems
+        assert unknown.startswith("rows that the log lacks were not looked for: the cleanup.policy of ")
         dock.spark.sql(f"DELETE FROM {table} WHERE _partition = 0 AND _offset = 3")
         dock.spark.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE _partition = 1 AND _offset = 5")
         assert verified().problems == (

@@ -43,10 +43,15 @@ def archived(archives: Archives) -> str:
     return f"delta.`{archives.path('@t')}`"
 
 
-def test_an_archive_that_is_as_it_should_be(archives: Archives) -> None:
+def test_an_archive_that_is_as_it_should_be(archives: Archives, monkeypatch: pytest.MonkeyPatch) -> None:
     archived(archives)
     result = verified(archives)
     assert (result.problems, result.rows, result.log_offsets) == ((), 21, 21)
+    monkeypatch.setattr("headwater.pipelines.loads.offsets.log_state.topic_configs", lambda *_: {})
+    [unknown] = verified(archives).problems
+    assert unknown.startswith(
+        f"rows that the log lacks were not looked for: the cleanup.policy of {archives.lab.prefix}t"
+    )
 
 
 DIFFERS = "partition 0, offset {} differs from the log's record"
