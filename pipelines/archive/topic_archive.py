@@ -15,7 +15,7 @@ from headwater.pipelines.archive.archive_group import ArchiveGroup
 from headwater.pipelines.archive.archive_round import ArchiveRound, RoundOutcome
 from headwater.pipelines.archive.archive_table import ArchiveTable, TableSnapshot
 from headwater.pipelines.archive.earlier_rounds import EarlierRounds
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_mode, other_topic
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_mode
 from headwater.pipelines.archive.file_writing import UNDECODED
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import RoundPlan, plan_round
@@ -27,7 +27,7 @@ from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.offsets.log_state import bytes_per_offset, client_of, log_state
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.positions import PositionKind
-from headwater.pipelines.locks.broker_lock import BrokerLock
+from headwater.pipelines.locks.broker_lock import BrokerLock, LockLostError
 from headwater.pipelines.locks.owner import Owner
 from headwater.pipelines.spark import jvm_delta
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-__all__ = ["BYTES_PER_OFFSET", "TopicArchive", "begin_offsets", "topic_log"]
+__all__ = ["BYTES_PER_OFFSET", "TopicArchive", "TopicMadeAnewError", "begin_offsets", "topic_log"]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,10 @@ GROUP_TIMEOUT_MS: Final = 5_000
 BYTES_PER_OFFSET: Final = 100
 #: Of a round, however small the records seem: a compacted log may hold few bytes at its beginning.
 ROUND_OFFSETS_MAX: Final = 50_000_000
+
+
+class TopicMadeAnewError(LockLostError):
+    """The topic was deleted and made again: what this driver has is the archive of the former, and its lock."""
 
 
 class TopicArchive:
@@ -99,7 +103,7 @@ class TopicArchive:
                 f"topic {topic} has no id: an archive needs brokers with topic ids (Kafka 2.8 and later)"
             )
         if known.topic_id != self._topic_id:
-            self._topic_id, self._begin = known.topic_id, None
+            self._topic_id, self._begin, self._bytes_per_offset = known.topic_id, None, None
         self._group.of_topic(known.topic_id)
         self._is_known = False
         lock = BrokerLock(
@@ -146,11 +150,19 @@ class TopicArchive:
         """Add what the topic has, as far as a round goes. `spark` is a session of this archive's own.
 
         `known` finds the topic's columns. It is asked after the round's offsets are known, so that a schema that was
-        registered for one of them is known, too. Raises what `open` does, LockLostError, and Spark's errors.
+        registered for one of them is known, too.
+
+        Raises what `open` does, and Spark's errors; LockLostError, also for a topic that was made anew, when nothing
+        may be added any more until the archive is closed and opened again.
         """
         spec = self.spec
         table = ArchiveTable(spec.table, spec.topic, self._topic_id, self._files, self._is_stopped)
-        snapshot = table.snapshot(spark)
+        try:
+            snapshot = table.snapshot(spark)
+        except ArchiveError:
+            # The table may be that of the topic's successor: then it is this driver that is of another one.
+            self._require_topic(topic_log(self._brokers, spec).topic_id)
+            raise
         if snapshot is not None and spec.mode not in (None, snapshot.mode):
             raise ArchiveError(other_mode(spec.table, snapshot.mode, spec.mode))
         state = ArchiveState() if snapshot is None else snapshot.state
@@ -239,11 +251,14 @@ class TopicArchive:
             )
 
     def _require_topic(self, topic_id: str) -> None:
+        """Raise TopicMadeAnewError for another id. `open` takes the new one; the table's properties decide then."""
         if topic_id != self._topic_id:
             self._group.forget()
             self._is_known = False
-            topic = self.spec.topic
-            raise ArchiveError(other_topic(self.spec.table, topic, self._topic_id, topic, topic_id))
+            raise TopicMadeAnewError(
+                f"topic {self.spec.topic} was made anew (its id was {self._topic_id} and is {topic_id}): nothing more "
+                f"of the former one is added to the table {self.spec.table}, and the archive begins again"
+            )
 
     def confirm(self) -> None:
         """Make sure that this is still the archive's driver. Raises LockLostError and LockUnavailableError."""
