@@ -12,7 +12,7 @@ from headwater.pipelines.datasource.offsets import limit_by_backlog
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.loads.offsets.ranges import Range, Ranges
 
-__all__ = ["OnGap", "RoundPlan", "cut", "plan_round"]
+__all__ = ["OnGap", "RoundPlan", "cut", "not_in_log", "plan_round"]
 
 OnGap: TypeAlias = Literal["fail", "record"]
 
@@ -60,9 +60,7 @@ def plan_round(
     """
     missing = sorted(state.ends.keys() - log.end.keys())
     if missing:
-        raise ArchiveError(
-            f"the table has partition {missing[0]} of {log.topic}, which the topic has no more: it needs another table"
-        )
+        raise ArchiveError(_missing(log.topic, missing[0]))
     start: dict[int, int] = {}
     gaps: dict[int, tuple[Range, ...]] = {}
     for partition, end in sorted(log.end.items()):
@@ -75,11 +73,7 @@ def plan_round(
             if start[partition]:
                 gaps[partition] = ((0, start[partition]),)
         elif known > end:
-            raise ArchiveFailed(
-                f"the table is at offset {known} of {log.topic}-{partition}, which ends at {end}: its leader does not "
-                "know its end yet, or records that the table has were lost in the log (an unclean election); if it "
-                "stays so, name another table"
-            )
+            raise ArchiveFailed(_beyond(log.topic, partition, known, end))
         elif known < first:
             if on_gap == "fail":
                 raise _lost(log.topic, partition, known, first)
@@ -98,6 +92,32 @@ def plan_round(
     # A partition without an offset yet is begun, too: readers must know where it begins.
     backlog = sum(max(log.end[partition] - end, 0) for partition, end in ends.items())
     return RoundPlan(ranges, gaps, moved, backlog)
+
+
+def not_in_log(ends: Mapping[int, int], log: LogState) -> list[str]:
+    """A line for each partition whose offset in the table the log does not have: what `plan_round` refuses.
+
+    >>> log = LogState("flights", "t", first={0: 3, 1: 0}, end={0: 9, 1: 4})
+    >>> [line.partition(":")[0] for line in not_in_log({0: 9, 1: 7}, log)]
+    ['the table is at offset 7 of flights-1, which ends at 4']
+    """
+    return [
+        _missing(log.topic, partition) if partition not in log.end else _beyond(log.topic, partition, known, end)
+        for partition, known in sorted(ends.items())
+        if known > (end := log.end.get(partition, -1))
+    ]
+
+
+def _missing(topic: str, partition: int) -> str:
+    return f"the table has partition {partition} of {topic}, which the topic has no more: it needs another table"
+
+
+def _beyond(topic: str, partition: int, known: int, end: int) -> str:
+    return (
+        f"the table is at offset {known} of {topic}-{partition}, which ends at {end}: its leader does not know its end "
+        "yet, or records that the table has were lost in the log (an unclean election); if it stays so, name another "
+        "table"
+    )
 
 
 def _lost(topic: str, partition: int, first: int, after: int) -> ArchiveError:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from headwater.pipelines import columns
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.archive_table import ArchiveTable
-from headwater.pipelines.archive.errors import ArchiveError
+from headwater.pipelines.archive.errors import ArchiveError, other_topic
 from headwater.pipelines.archive.key_rows import KEY, is_tombstone, last_of_keys
 from headwater.pipelines.archive.marks import ArchiveState
+from headwater.pipelines.archive.round_plan import not_in_log
 from headwater.pipelines.archive.rows import rows_of
 from headwater.pipelines.archive.topic_archive import topic_log
 from headwater.pipelines.datasource.brokers import Brokers
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-__all__ = ["ArchiveVerification", "verify_archive"]
+__all__ = ["ArchiveVerification", "log_of_table", "verify_archive"]
 
 _LISTED_MAX: Final = 10
 _TASK_ROWS: Final = 1_000_000
@@ -101,14 +102,33 @@ def verify_archive(
     if snapshot is None:
         raise ArchiveError(f"there is no table {spec.table}")
     rows = spark.read.format("delta").option("versionAsOf", snapshot.version).load(spec.table)
+    log, beyond = log_of_table(spec, brokers, snapshot.state, log)
     covered = _covered(snapshot.state)
     problems, counted = _of_rows(rows, covered)
+    problems = beyond + problems
     if snapshot.mode == UPSERT:
         problems += _of_keys(rows)
     there = shared(covered, {p: ((first, log.end[p]),) for p, first in log.first.items()})
     if there:
         problems += _against_log(spark, spec, brokers, known(), rows, there, log, snapshot.mode)
     return ArchiveVerification(spec.topic, spec.table, snapshot.version, counted, size(there), tuple(problems))
+
+
+def log_of_table(
+    spec: TopicArchiveSpec, brokers: Brokers, state: ArchiveState, log: LogState
+) -> tuple[LogState, list[str]]:
+    """The log, and a problem for each partition whose offset in the table it does not have.
+
+    `log` is from before the table was read: an archiver may have committed what was written in between, so that one
+    with a problem is looked at again. Raises ArchiveError for another topic by then, and ArchiveFailed.
+    """
+    problems = not_in_log(state.ends, log)
+    if not problems:
+        return log, problems
+    newest = topic_log(brokers, spec)
+    if newest.topic_id != log.topic_id:
+        raise ArchiveError(other_topic(spec.table, spec.topic, log.topic_id, spec.topic, newest.topic_id))
+    return newest, not_in_log(state.ends, newest)
 
 
 def _covered(state: ArchiveState) -> Ranges:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.group_offsets import committed_group_offsets
-from headwater.pipelines.archive.archive_file import parse_archive
+from headwater.pipelines.archive.archive_file import TopicArchiveSpec, parse_archive
 from headwater.pipelines.archive.archived_columns import archived_columns
+from headwater.pipelines.archive.topic_archive import topic_log
 from headwater.pipelines.archive.verification import ArchiveVerification, verify_archive
+from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.file_systems.local import LocalFiles
 from headwater.pipelines.loads.offsets.log_state import client_of
+from headwater.pipelines.loads.offsets.planning import LogState
 from tests.spark.pipelines.archive.conftest import Archives
 from tests.waiting import until
 
@@ -35,6 +39,11 @@ def verified(archives: Archives) -> ArchiveVerification:
     )
 
 
+def with_a_lost_tail(brokers: Brokers, spec: TopicArchiveSpec) -> LogState:
+    """The log as after an unclean election."""
+    return dataclasses.replace(topic_log(brokers, spec), end={0: 15})
+
+
 def archived(archives: Archives) -> str:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
     archives.lab.write("t.json", json.dumps(schema))
@@ -47,6 +56,10 @@ def test_an_archive_that_is_as_it_should_be(archives: Archives, monkeypatch: pyt
     archived(archives)
     result = verified(archives)
     assert (result.problems, result.rows, result.log_offsets) == ((), 21, 21)
+    with monkeypatch.context() as patched:
+        patched.setattr("headwater.pipelines.archive.verification.topic_log", with_a_lost_tail)
+        [beyond] = verified(archives).problems
+    assert beyond.startswith(f"the table is at offset 21 of {archives.lab.prefix}t-0, which ends at 15: ")
     monkeypatch.setattr("headwater.pipelines.loads.offsets.log_state.topic_configs", lambda *_: {})
     [unknown] = verified(archives).problems
     assert unknown.startswith(
