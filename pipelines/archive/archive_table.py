@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.archive.commit_lock import commit_lock
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, forgotten_offsets, other_topic
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.marks import ArchiveState, marks_of
 from headwater.pipelines.archive.round_plan import RoundPlan
+from headwater.pipelines.archive.table_properties import refused_properties
 from headwater.pipelines.archive.written_tables import delta_writer_reason, indexed_columns
 from headwater.pipelines.file_systems.file_system import FileSystem, join
 from headwater.pipelines.file_systems.opening import is_local
 from headwater.pipelines.loads.targets.schemas import misfit
-from headwater.pipelines.seam.marks import APPEND, ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY, UPSERT
+from headwater.pipelines.seam.marks import ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
 from headwater.pipelines.spark import jvm_delta
 from headwater.pipelines.spark.hadoop_files import spark_files
 from headwater.pipelines.spark.spark_errors import is_delta_conflict
@@ -96,7 +97,7 @@ class ArchiveTable:
         self._topic_id = topic_id
         self._files = files
 
-    def snapshot(self, spark: SparkSession) -> TableSnapshot | None:
+    def snapshot(self, spark: SparkSession, declared_mode: str | None = None) -> TableSnapshot | None:
         """The table's newest state; None without a table. Raises ArchiveError if it cannot be this archive's."""
         spark.conf.set(MARKS_CONF, MARKS_MAX)
         transaction = jvm_delta.start_delta_transaction(spark, self.path)
@@ -105,7 +106,9 @@ class ArchiveTable:
         protocol, definition = (json.loads(text) for text in jvm_delta.delta_definition(transaction))
         definition = definition["metaData"]
         properties = definition.get("configuration", {})
-        self._require_own(properties)
+        refused = refused_properties(self.path, properties, self._topic, self._topic_id, declared_mode)
+        if refused:
+            raise ArchiveError(refused)
         schema = definition["schemaString"]
         return TableSnapshot(
             transaction,
@@ -133,20 +136,6 @@ class ArchiveTable:
             transaction = jvm_delta.start_delta_transaction(spark, self.path)
             if jvm_delta.delta_version(transaction) < 0:
                 jvm_delta.create_delta_table(spark, transaction, columns.json(), properties)
-
-    def _require_own(self, properties: Mapping[str, str]) -> None:
-        """Raise ArchiveError unless the table is this archive's, by its properties."""
-        topic_id, mode = properties.get(ID_PROPERTY), properties.get(MODE_PROPERTY)
-        retention = properties.get(jvm_delta.TRANSACTION_RETENTION)
-        if topic_id is None:
-            raise ArchiveError(f"the table {self.path} was not made by an archive: name another table")
-        if topic_id != self._topic_id:
-            its_topic = properties.get(TOPIC_PROPERTY, "")
-            raise ArchiveError(other_topic(self.path, its_topic, topic_id, self._topic, self._topic_id))
-        if mode not in (APPEND, UPSERT):
-            raise ArchiveError(f"the table {self.path} is an archive of the mode {mode}, which this release lacks")
-        if retention is not None:
-            raise ArchiveError(forgotten_offsets(self.path, jvm_delta.TRANSACTION_RETENTION, retention))
 
     def commit(
         self,

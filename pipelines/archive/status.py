@@ -9,21 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec
-from headwater.pipelines.archive.errors import (
-    ArchiveError,
-    ArchiveFailed,
-    forgotten_offsets,
-    naming_table,
-    other_mode,
-    other_topic,
-)
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, naming_table
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import plan_round
+from headwater.pipelines.archive.table_properties import refused_properties
 from headwater.pipelines.archive.topic_archive import begin_offsets, topic_log
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.loads.offsets.planning import LogState
 from headwater.pipelines.seam.table_offsets import SeamError, TableOffsets, table_offsets
-from headwater.pipelines.spark.jvm_delta import TRANSACTION_RETENTION
 
 __all__ = ["ArchiveStatus", "refused_status", "status_of"]
 
@@ -117,20 +110,12 @@ def _found(spec: TopicArchiveSpec, brokers: Brokers, clock: Callable[[], float])
     return _compared(spec, log, table, clock())
 
 
-def _refused_properties(spec: TopicArchiveSpec, table: TableOffsets) -> str:
-    """What a round refuses of a table's properties; '' for nothing."""
-    if spec.mode not in (None, table.mode):
-        return other_mode(spec.table, table.mode, str(spec.mode))
-    retention = table.properties.get(TRANSACTION_RETENTION)
-    return "" if retention is None else forgotten_offsets(spec.table, TRANSACTION_RETENTION, retention)
-
-
 def _compared(spec: TopicArchiveSpec, log: LogState, table: TableOffsets | None, now_s: float) -> ArchiveStatus:
     archived = {} if table is None else table.ends
     problem, to_add = "", 0
-    if table is not None and table.topic_id != log.topic_id:
-        problem = other_topic(spec.table, table.topic, table.topic_id, spec.topic, log.topic_id)
-    else:
+    if table is not None:
+        problem = refused_properties(spec.table, table.properties, spec.topic, log.topic_id, spec.mode)
+    if table is None or table.topic_id == log.topic_id:
         try:
             plan = plan_round(
                 ArchiveState(archived),
@@ -140,9 +125,8 @@ def _compared(spec: TopicArchiveSpec, log: LogState, table: TableOffsets | None,
                 offsets_max=_ALL,
             )
             to_add = plan.offsets
-            problem = "" if table is None else _refused_properties(spec, table)
         except (ArchiveError, ArchiveFailed) as error:
-            problem = str(error)
+            problem = problem or str(error)
     return ArchiveStatus(
         spec.topic,
         spec.table,

@@ -15,7 +15,7 @@ from headwater.pipelines.archive.archive_group import ArchiveGroup
 from headwater.pipelines.archive.archive_round import ArchiveRound, RoundOutcome
 from headwater.pipelines.archive.archive_table import ArchiveTable, TableSnapshot
 from headwater.pipelines.archive.earlier_rounds import EarlierRounds
-from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, other_mode
+from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed
 from headwater.pipelines.archive.file_writing import UNDECODED
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import RoundPlan, plan_round
@@ -158,13 +158,11 @@ class TopicArchive:
         spec = self.spec
         table = ArchiveTable(spec.table, spec.topic, self._topic_id, self._files, self._is_stopped)
         try:
-            snapshot = table.snapshot(spark)
+            snapshot = table.snapshot(spark, spec.mode)
         except ArchiveError:
             # The table may be that of the topic's successor: then it is this driver that is of another one.
             self._require_topic(topic_log(self._brokers, spec).topic_id)
             raise
-        if snapshot is not None and spec.mode not in (None, snapshot.mode):
-            raise ArchiveError(other_mode(spec.table, snapshot.mode, spec.mode))
         state = ArchiveState() if snapshot is None else snapshot.state
         if snapshot is not None and not state.ends:
             self._require_empty(snapshot)
@@ -181,7 +179,7 @@ class TopicArchive:
         schema = table_columns(spark, columns_known, spec.topic, keeps_value=spec.raw, headers=spec.headers)
         if snapshot is None:
             table.create(spark, schema, mode_of_new_table(spec, self._brokers), self._before_commit)
-            snapshot = table.snapshot(spark)
+            snapshot = table.snapshot(spark, spec.mode)
             if snapshot is None or snapshot.state.ends:
                 raise ArchiveFailed(f"the table {spec.table} was made or removed by another process meanwhile")
         snapshot.check(schema, merge_schema=spec.merge_schema)

@@ -17,6 +17,7 @@ __all__ = [
     "MODE_PROPERTY",
     "PREFIX",
     "TOPIC_PROPERTY",
+    "TRANSACTION_RETENTION",
     "UPSERT",
     "end_mark",
     "gap_mark",
@@ -29,6 +30,8 @@ ID_PROPERTY: Final = "headwater.archive.topic.id"
 MODE_PROPERTY: Final = "headwater.archive.mode"
 APPEND: Final = "append"
 UPSERT: Final = "upsert"
+#: With this property Delta drops `txn` actions after a time, those of archives and of loads.
+TRANSACTION_RETENTION: Final = "delta.setTransactionRetentionDuration"
 PREFIX: Final = "headwater.archive/"
 
 

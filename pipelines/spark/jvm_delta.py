@@ -77,10 +77,6 @@ def delta_file_count(transaction: Any) -> int:
     return int(transaction.snapshot().numOfFiles())
 
 
-#: A table's property with which Delta drops the versions of applications, which `delta_marks` returns, after a time.
-TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
-
-
 def delta_property(transaction: Any, name: str) -> str | None:
     """A table's property; None if it is not set, or without a table. Depends on `Metadata.configuration`."""
     if transaction.readVersion() < 0:

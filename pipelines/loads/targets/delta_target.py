@@ -25,7 +25,7 @@ from headwater.pipelines.loads.targets.records import LoadRecords
 from headwater.pipelines.loads.targets.schemas import check_schema, schema_text
 from headwater.pipelines.loads.targets.target import Writing
 from headwater.pipelines.locks.table_lock import table_lock
-from headwater.pipelines.seam.marks import ID_PROPERTY, TOPIC_PROPERTY, refusal_of_others
+from headwater.pipelines.seam.marks import ID_PROPERTY, TOPIC_PROPERTY, TRANSACTION_RETENTION, refusal_of_others
 from headwater.pipelines.spark import jvm_delta
 from headwater.pipelines.spark.spark_errors import is_delta_conflict
 
@@ -58,10 +58,10 @@ class DeltaTarget:
             topic = jvm_delta.delta_property(transaction, TOPIC_PROPERTY)
             raise LoadError(f"{refusal_of_others(self._path, topic)}: load into another target")
         self._loads = TableLoads.of(jvm_delta.delta_marks(transaction, PREFIX), self._topic_id)
-        retention = jvm_delta.delta_property(transaction, jvm_delta.TRANSACTION_RETENTION)
+        retention = jvm_delta.delta_property(transaction, TRANSACTION_RETENTION)
         if retention is not None:
             raise LoadError(
-                f"the table has the property {jvm_delta.TRANSACTION_RETENTION} = {retention}: it would forget what was "
+                f"the table has the property {TRANSACTION_RETENTION} = {retention}: it would forget what was "
                 "loaded; unset it"
             )
         if self._loads.sequence:

@@ -62,7 +62,7 @@ class World:
             def __init__(self, path: str, topic: str, topic_id: str, *_: object) -> None:
                 self.path, self.topic_id = path, topic_id
 
-            def snapshot(self, spark: object) -> None:
+            def snapshot(self, spark: object, mode: str | None) -> None:
                 if world.table_id and world.table_id != self.topic_id:
                     raise ArchiveError(other_topic(self.path, "a", world.table_id, "a", self.topic_id))
 
