@@ -28,6 +28,10 @@ archive: {root: lake, view_grace: 1 second, topics: {"@t": }}
 """
 
 
+DIFFERS = "partition 0, offset {} differs from the log's record"
+LACKS = "partition 0, offset {} is in the log and not in the table"
+
+
 def verified(archives: Archives) -> ArchiveVerification:
     text = TEXT.replace("@", archives.lab.prefix)
     [spec], loaded = parse_archive(
@@ -53,22 +57,23 @@ def archived(archives: Archives) -> str:
 
 
 def test_an_archive_that_is_as_it_should_be(archives: Archives, monkeypatch: pytest.MonkeyPatch) -> None:
-    archived(archives)
+    table = archived(archives)
     result = verified(archives)
     assert (result.problems, result.rows, result.log_offsets) == ((), 21, 21)
     with monkeypatch.context() as patched:
         patched.setattr("headwater.pipelines.archive.verification.topic_log", with_a_lost_tail)
         [beyond] = verified(archives).problems
     assert beyond.startswith(f"the table is at offset 21 of {archives.lab.prefix}t-0, which ends at 15: ")
-    monkeypatch.setattr("headwater.pipelines.loads.offsets.log_state.topic_configs", lambda *_: {})
-    [unknown] = verified(archives).problems
+    with monkeypatch.context() as patched:
+        patched.setattr("headwater.pipelines.loads.offsets.log_state.topic_configs", lambda *_: {})
+        [unknown] = verified(archives).problems
     assert unknown.startswith(
         f"rows that the log lacks were not looked for: the cleanup.policy of {archives.lab.prefix}t"
     )
-
-
-DIFFERS = "partition 0, offset {} differs from the log's record"
-LACKS = "partition 0, offset {} is in the log and not in the table"
+    archives.lab.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 0")
+    archives.caught_up(TEXT)
+    assert archives.state("@t").ends == {0: 21}, "of the newest version"
+    assert list(verified(archives).problems) == [LACKS.format(offset) for offset in range(10)]
 
 
 @pytest.mark.parametrize(
