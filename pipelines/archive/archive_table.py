@@ -21,6 +21,7 @@ from headwater.pipelines.archive.table_properties import refused_properties
 from headwater.pipelines.archive.written_tables import delta_writer_reason, indexed_columns
 from headwater.pipelines.file_systems.file_system import FileSystem, join
 from headwater.pipelines.file_systems.opening import is_local
+from headwater.pipelines.loads.offsets.ranges import described
 from headwater.pipelines.loads.targets.schemas import misfit
 from headwater.pipelines.seam.marks import ID_PROPERTY, MODE_PROPERTY, PREFIX, TOPIC_PROPERTY
 from headwater.pipelines.spark import jvm_delta
@@ -69,15 +70,16 @@ class TableSnapshot:
         names = {each["name"] for each in json.loads(self.schema)["fields"]}
         return any(each.name not in names for each in columns.fields)
 
-    def check(self, columns: StructType, *, merge_schema: bool) -> None:
-        """Raise ArchiveError if rows with these columns do not fit the table."""
+    def check(self, columns: StructType, plan: RoundPlan, *, merge_schema: bool) -> None:
+        """Raise ArchiveError if the rows of a plan, with these columns, do not fit the table."""
         found = misfit(self.schema, columns.json(), merge=merge_schema)
-        if found is not None and found.before:
-            raise ArchiveError(f"{found}: name another table")
-        if found is not None:
-            raise ArchiveError(
-                f"the table has no column {found.column}: add it with merge_schema: true, or name another table"
-            )
+        if found is None:
+            return
+        reason = f"{found}: name another table"
+        if not found.before:
+            reason = f"the table has no column {found.column}: add it with merge_schema: true, or name another table"
+        offsets = described({partition: (part,) for partition, part in sorted(plan.ranges.items())})
+        raise ArchiveError(reason + (f"; the next offsets to add are of {offsets}" if offsets else ""))
 
 
 class ArchiveTable:

@@ -182,7 +182,7 @@ class TopicArchive:
             snapshot = table.snapshot(spark, spec.mode)
             if snapshot is None or snapshot.state.ends:
                 raise ArchiveFailed(f"the table {spec.table} was made or removed by another process meanwhile")
-        snapshot.check(schema, merge_schema=spec.merge_schema)
+        snapshot.check(schema, plan, merge_schema=spec.merge_schema)
         if not snapshot.state.ends:
             self._begin_group(plan)
         adding = ArchiveRound(

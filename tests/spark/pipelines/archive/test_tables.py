@@ -162,7 +162,7 @@ def test_checkpoints_and_commits_without_checksums_of_other_tools_keep_the_offse
     assert [row[2] for row in archives.rows("@t", "value")] == [b"0"] * 5 + [b"1"] * 5 + [b"more"]
 
 
-def test_new_columns_of_a_schema_are_added_on_request(archives: Archives) -> None:
+def test_new_columns_of_a_schema_are_added_on_request_and_another_type_is_refused(archives: Archives) -> None:
     text = """
 topics: {"@t": {value: json, schema: t.json}}
 archive: {root: lake, merge_schema: MERGE, topics: {"@t": }}
@@ -177,10 +177,22 @@ archive: {root: lake, merge_schema: MERGE, topics: {"@t": }}
     [failure] = archives.once(text.replace("MERGE", "false"))
     assert failure.is_user_error
     assert "the table has no column b: add it with merge_schema: true" in failure.error
+    assert failure.error.endswith(f"offsets to add are of partition 0: 1 (the table {archives.path('@t')})")
     archives.caught_up(text.replace("MERGE", "true"))
     archives.lab.produce("@t", [{"a": 3, "b": "y"}])
     archives.caught_up(text.replace("MERGE", "true"))
-    assert [row[2:] for row in archives.rows("@t", "a", "b")] == [(1, None), (2, "x"), (3, "y")]
+    before = archives.rows("@t", "a", "b")
+    assert [row[2:] for row in before] == [(1, None), (2, "x"), (3, "y")]
+    fields["a"] = {"type": "string"}
+    archives.lab.write("t.json", json.dumps({"type": "object", "properties": fields}))
+    archives.lab.produce("@t", [{"a": "4", "b": "z"}, {"a": "5", "b": "z"}])
+    [failure] = archives.once(text.replace("MERGE", "true"))
+    assert failure.is_user_error
+    assert failure.error == (
+        "column a was long and is string now: name another table; the next offsets to add are of partition 0: 3 to 4 "
+        f"(the table {archives.path('@t')})"
+    )
+    assert archives.rows("@t", "a", "b") == before
 
 
 def test_an_archive_has_one_driver_and_the_next_one_takes_over(archives: Archives) -> None:
