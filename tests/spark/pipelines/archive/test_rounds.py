@@ -16,6 +16,7 @@ from headwater.pipelines.archive.errors import ArchiveFailed
 from headwater.pipelines.archive.topic_archive import TopicArchive
 from headwater.pipelines.seam.marks import end_mark
 from headwater.pipelines.spark import jvm_delta
+from tests.faults.small_disk import SmallDisk, can_mount
 from tests.spark.pipelines.archive.conftest import Archives
 
 pytestmark = pytest.mark.slow
@@ -174,6 +175,44 @@ def test_rounds_that_fail_leave_no_file_and_commit_nothing(archives: Archives, m
     assert "has overtaken this round" in failure.error
     archives.caught_up(JSON)
     assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2, None, 3, 4]
+
+
+def test_a_disk_that_gets_full_before_a_commit_is_named_with_the_table_and_costs_nothing(
+    archives: Archives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SmallDisk(archives.lab.folder / "lake", 24 << 20)
+    if not can_mount() or not disk.mount():
+        pytest.skip("file systems cannot be mounted here")
+    before_commit = TopicArchive._before_commit
+
+    def gets_full(self: TopicArchive) -> None:
+        """All files are written, and the commit is not."""
+        before_commit(self)
+        disk.fill()
+
+    try:
+        flights(archives, range(3))
+        archives.caught_up(JSON)
+        commits = archives.commits("@flights")
+        flights(archives, range(3, 5))
+        with monkeypatch.context() as patch:
+            patch.setattr(TopicArchive, "_before_commit", gets_full)
+            failures = archives.once(JSON)
+        failures += archives.once(JSON)  # the tasks' files have no room either
+        assert len(failures) == 2
+        for failure in failures:
+            assert "No space left on device" in failure.error
+            assert str(archives.path("@flights")) in failure.error
+            assert "\n" not in failure.error
+            assert not failure.is_user_error
+        assert archives.commits("@flights") == commits
+        assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2]
+        disk.make_room()
+        archives.caught_up(JSON)
+        assert [row[2] for row in archives.rows("@flights", "id")] == [0, 1, 2, 3, 4]
+        assert archives.state("@flights").ends == {0: 5}
+    finally:
+        disk.unmount()
 
 
 def test_control_records_and_aborted_transactions_move_the_offsets(archives: Archives) -> None:
