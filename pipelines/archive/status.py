@@ -12,6 +12,7 @@ from headwater.pipelines.archive.archive_file import TopicArchiveSpec
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, naming_table
 from headwater.pipelines.archive.marks import ArchiveState
 from headwater.pipelines.archive.round_plan import plan_round
+from headwater.pipelines.archive.table_modes import mode_of_new_table
 from headwater.pipelines.archive.table_properties import refused_properties
 from headwater.pipelines.archive.topic_archive import begin_offsets, topic_log
 from headwater.pipelines.datasource.brokers import Brokers
@@ -107,7 +108,13 @@ def _found(spec: TopicArchiveSpec, brokers: Brokers, clock: Callable[[], float])
         return ArchiveStatus(
             spec.topic, spec.table, log_start=dict(log.first), log_end=dict(log.end), problem=str(error)
         )
-    return _compared(spec, log, table, clock())
+    found = _compared(spec, log, table, clock())
+    if table is None and not found.problem:
+        try:
+            mode_of_new_table(spec, brokers)  # without it, no round makes the table
+        except (ArchiveError, ArchiveFailed) as error:
+            return dataclasses.replace(found, problem=str(error))
+    return found
 
 
 def _compared(spec: TopicArchiveSpec, log: LogState, table: TableOffsets | None, now_s: float) -> ArchiveStatus:

@@ -100,3 +100,18 @@ def test_the_status_and_a_round_refuse_the_same_properties_with_the_same_words(
         assert str(refused.value) == problem
     else:
         assert archive.snapshot(spark, mode) is not None
+
+
+def test_a_table_that_no_round_can_make_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "the cleanup.policy of flights may not be described (DescribeConfigs): grant it, or give `mode`"
+
+    def mode_of_new_table(spec: TopicArchiveSpec, brokers: Brokers) -> str:
+        raise ArchiveError(said)
+
+    monkeypatch.setattr(status, "topic_log", lambda *_: LogState("flights", "t", first={0: 2}, end={0: 5}))
+    monkeypatch.setattr(status, "table_offsets", lambda _: None)
+    monkeypatch.setattr(status, "mode_of_new_table", mode_of_new_table)
+    found = status_of(SPEC, "127.0.0.1:1")
+    assert (found.problem, found.to_add) == (f"{said} (the table /lake/f)", 3)
+    monkeypatch.setattr(status, "mode_of_new_table", lambda *_: APPEND)
+    assert (status_of(SPEC, "127.0.0.1:1").problem, found.version) == ("", -1)
