@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 from headwater.logtier.client.cluster import ClientConfig, ClusterClient
 from headwater.logtier.client.errors import ClientError
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveRun", "RoundFailure"]
 
 log = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
 
 #: Rounds that run at a time: a small one is mostly waiting, and Spark shares its cores between their jobs.
 AT_ONCE: Final = 4
@@ -117,6 +119,8 @@ class ArchiveRun:
             raises ArchiveFailed. Without it they stay.
         on_round, on_failure: Called in some thread, for each round that added something, and each that failed.
         on_end: Called when no round runs any more, before another driver can have the locks.
+
+    What a callback raises is logged: a full disk or a closed pipe behind it stops no archive.
     """
 
     def __init__(
@@ -134,9 +138,9 @@ class ArchiveRun:
     ) -> None:
         self._loaded = loaded
         self._brokers = brokers
-        self._on_round = on_round
-        self._on_failure = on_failure
-        self._on_end = on_end
+        self._on_round = _guarded(on_round, "a round that has ended")
+        self._on_failure = _guarded(on_failure, "a round that has failed")
+        self._on_end = _guarded(on_end, "the end of the archives")
         self._clock = clock
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -266,10 +270,15 @@ class ArchiveRun:
             pool.shutdown(wait=True, cancel_futures=True)
         self._on_end()
         for topic in self._topics:
-            try:
-                topic.archive.close()
-            except Exception as error:  # noqa: BLE001 - the others' locks are given back as well
-                log.warning("the lock of the archive of %s was not given back: %s", topic.name, error)
+            self._give_back(topic)
+
+    @staticmethod
+    def _give_back(topic: _Topic) -> None:
+        """Give an archive's lock back, if the brokers can be told: else they forget it."""
+        try:
+            topic.archive.close()
+        except Exception as error:  # noqa: BLE001 - others' locks and rounds do not depend on it
+            log.warning("the lock of the archive of %s was not given back: %s", topic.name, error)
 
     def _settle(self, opening: ThreadPoolExecutor) -> None:
         """End archives that are declared otherwise or no more, and begin those that are new. With `_turn`."""
@@ -293,10 +302,7 @@ class ArchiveRun:
 
     def _close(self, topic: _Topic) -> None:
         """Give the lock of an archive back that has ended."""
-        try:
-            topic.archive.close()
-        except Exception as error:  # noqa: BLE001 - the brokers forget the lock
-            log.warning("the lock of the archive of %s was not given back: %s", topic.name, error)
+        self._give_back(topic)
         with self._turn:
             topic.progress.lost()
             topic.counts.is_ended, topic.counts.since_s = True, time.time()
@@ -311,14 +317,13 @@ class ArchiveRun:
         is_news = True
         while not self._stop.is_set():
             try:
-                found = listed([each.name for each in self._topics if not each.ending.is_set()])
+                self._adopt(listed([each.name for each in self._topics if not each.ending.is_set()]))
             except Exception as error:  # noqa: BLE001 - the archives that are known go on
                 if not self._stop.is_set():
                     log.log(logging.WARNING if is_news else logging.DEBUG, "the archives stay as they are: %s", error)
                 is_news = False
             else:
                 is_news = True
-                self._adopt(found)
             self._stop.wait(LIST_S)
 
     def _adopt(self, found: KnownArchives) -> None:
@@ -488,7 +493,7 @@ class ArchiveRun:
     def _failed(self, topic: _Topic, error: Exception, wait_s: float | None = None) -> None:
         topic.columns = None
         if isinstance(error, LockLostError):
-            topic.archive.close()
+            self._give_back(topic)
         with self._turn:
             if isinstance(error, LockLostError):
                 topic.progress.lost()
@@ -509,3 +514,20 @@ class ArchiveRun:
         if is_user_error and spec.configs:
             reason = f"{reason} (the topic's configs: {spec.configs})"
         return RoundFailure(spec.topic, spec.table, reason, is_user_error, retry_s)
+
+
+def _guarded(callback: Callable[_P, None], what: str) -> Callable[_P, None]:
+    """A callback that raises nothing. Of errors one after the other the first is a warning."""
+    level = logging.WARNING
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        nonlocal level
+        try:
+            callback(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whoever listens decides nothing about archives
+            log.log(level, "%s could not be shown: %s: %s", what, type(error).__name__, error)
+            level = logging.DEBUG
+        else:
+            level = logging.WARNING
+
+    return call

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -11,9 +13,12 @@ import pytest
 
 from headwater.pipelines.archive import running
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec, parse_archive
-from headwater.pipelines.archive.configured import KnownArchives
+from headwater.pipelines.archive.archive_round import RoundOutcome
+from headwater.pipelines.archive.configured import KnownArchives, RefusedArchive
 from headwater.pipelines.archive.log_ends import LogEnds
+from headwater.pipelines.archive.round_plan import RoundPlan
 from headwater.pipelines.archive.running import ArchiveRun, RoundFailure
+from headwater.pipelines.archive.topic_archive import TopicArchive
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError
 from tests.waiting import until
@@ -34,7 +39,63 @@ def no_files(table: str) -> FileSystem:
 
 
 def no_spark() -> SparkSession:
-    return cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=lambda _: None)))
+    context = SimpleNamespace(cancelJobsWithTag=lambda _: None, addJobTag=lambda _: None)
+    return cast("SparkSession", SimpleNamespace(sparkContext=context, newSession=no_spark))
+
+
+@contextlib.contextmanager
+def started(run: ArchiveRun) -> Iterator[threading.Thread]:
+    """A run in a thread of its own."""
+    thread = threading.Thread(target=run.run, args=(no_spark,))
+    thread.start()
+    try:
+        yield thread
+    finally:
+        run.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+class Rounds:
+    """Rounds without Spark and brokers: each adds an offset, and leaves `backlog` more. How many, by topic."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.backlog = 0
+        self.before: Callable[[str], None] = lambda topic: None
+
+    def of(self, topic: str) -> int:
+        return self.counts.get(topic, 0)
+
+    def run(self, archive: TopicArchive, *_: object) -> RoundOutcome:
+        topic, table = archive.spec.topic, archive.spec.table
+        self.counts[topic] = number = self.of(topic) + 1
+        self.before(topic)
+        plan = RoundPlan({0: (number - 1, number)}, {}, {0: number}, self.backlog)
+        return RoundOutcome(topic, table, number, plan, {0: number}, 1, 0, 1)
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    made = Rounds()
+
+    def opened(archive: TopicArchive) -> None:
+        monkeypatch.setattr(archive, "_lock", SimpleNamespace(release=lambda: None, confirm=lambda: None))
+
+    def run_round(archive: TopicArchive, *given: object) -> RoundOutcome:
+        return made.run(archive, *given)
+
+    monkeypatch.setattr(running, "LOOK_S", 0.05)
+    monkeypatch.setattr(running, "LIST_S", 0.05)
+    monkeypatch.setattr(LogEnds, "ask", lambda *_: {})
+    monkeypatch.setattr(TopicArchive, "open", opened)
+    monkeypatch.setattr(TopicArchive, "commit_group", lambda *_: None)
+    monkeypatch.setattr(TopicArchive, "run_round", run_round)
+    return made
+
+
+def full_disk(_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_table_whose_file_system_cannot_be_is_the_failure_of_its_archive() -> None:
@@ -96,3 +157,53 @@ def test_looks_go_on_after_an_error_that_nobody_foresaw(
     assert [each.getMessage() for each in caplog.records if "ends of the logs" in each.getMessage()] == [
         "the ends of the logs were not asked for: unexpected KeyError: 'a'"
     ]
+
+
+def test_lines_that_cannot_be_written_stop_no_archive_and_are_said_once(
+    rounds: Rounds, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds.backlog = 5
+    specs, loaded = declared("a")
+    run = ArchiveRun(specs, loaded, NOBODY, no_files, on_round=full_disk)
+    with started(run):
+        until(lambda: rounds.of("a") >= 3)
+        assert [each.is_failing for each in run.counts()] == [False]
+    assert [each.getMessage() for each in caplog.records if "shown" in each.getMessage()] == [
+        "a round that has ended could not be shown: OSError: [Errno 28] No space left on device"
+    ]
+
+
+def test_lines_that_cannot_be_written_fail_no_single_run(rounds: Rounds) -> None:
+    specs, loaded = declared("a", "b")
+
+    def broken_pipe() -> None:
+        raise BrokenPipeError
+
+    run = ArchiveRun(specs, loaded, NOBODY, no_files, on_round=full_disk, on_end=broken_pipe)
+    assert run.run_once(no_spark) == []
+    assert rounds.counts == {"a": 1, "b": 1}
+
+
+def test_a_refusal_that_cannot_be_shown_does_not_end_the_listing(rounds: Rounds) -> None:
+    specs, loaded = declared("a")
+    listed: list[Collection[str]] = []
+
+    def known(present: Collection[str]) -> KnownArchives:
+        listed.append(present)
+        return KnownArchives(tuple(specs), loaded, {"bad": RefusedArchive(f"bad config {len(listed)}")})
+
+    run = ArchiveRun(specs, loaded, NOBODY, no_files, listed=known, on_failure=full_disk)
+    with started(run):
+        until(lambda: len(listed) >= 3)
+
+
+def test_an_answer_that_nobody_foresaw_does_not_end_the_listing(rounds: Rounds) -> None:
+    specs, loaded = declared("a")
+    listed: list[Collection[str]] = []
+
+    def known(present: Collection[str]) -> KnownArchives:
+        listed.append(present)
+        return cast("KnownArchives", None) if len(listed) < 3 else KnownArchives(tuple(specs), loaded)
+
+    with started(ArchiveRun(specs, loaded, NOBODY, no_files, listed=known)):
+        until(lambda: len(listed) >= 4)
