@@ -19,8 +19,9 @@ class TopicCounts:
     """What one archive has done since its driver began, and where it is.
 
     Attributes:
-        waiting_s: How long the oldest records that the table lacks have waited, as far as this driver has seen.
-        behind: Offsets that the table lacks.
+        waiting_s: How long the oldest records that the table lacks have waited, as far as this driver has seen; None
+            while it knows nothing of them.
+        behind: Offsets that the table lacks; None until a round of this driver has told.
         held_bytes: About how many bytes of the log the archive's group has not passed; 0 while that is not known.
         committed_s: Time of the last commit, in seconds since 1970; 0 without one.
         is_failing: Whether the last round has failed; `error` is why.
@@ -32,8 +33,8 @@ class TopicCounts:
 
     topic: str
     table: str = ""
-    waiting_s: float = 0.0
-    behind: int = 0
+    waiting_s: float | None = None
+    behind: int | None = None
     held_bytes: int = 0
     rows: int = 0
     errors: int = 0
@@ -63,8 +64,8 @@ class TopicCounts:
 
 
 def families(counts: Sequence[TopicCounts]) -> Iterator[Metric]:
-    """The metrics, in a fixed order."""
-    gauges: list[tuple[str, str, Callable[[TopicCounts], float]]] = [
+    """The metrics, in a fixed order. What is not known is no sample: 0 would say that all is well."""
+    gauges: list[tuple[str, str, Callable[[TopicCounts], float | None]]] = [
         (
             "freshness_seconds",
             "Age of the oldest records that the table lacks, since they were seen",
@@ -85,10 +86,12 @@ def families(counts: Sequence[TopicCounts]) -> Iterator[Metric]:
     for name, text, value in gauges:
         gauge = GaugeMetricFamily(PREFIX + name, text, labels=["topic"])
         for each in counts:
-            gauge.add_metric([each.topic], value(each))
+            number = value(each)
+            if number is not None:
+                gauge.add_metric([each.topic], number)
         yield gauge
-    for name, text, value in counters:
+    for name, text, count in counters:
         counter = CounterMetricFamily(PREFIX + name, text, labels=["topic"])
         for each in counts:
-            counter.add_metric([each.topic], value(each))
+            counter.add_metric([each.topic], count(each))
         yield counter

@@ -188,7 +188,10 @@ class ArchiveRun:
         with self._turn:
             for each in self._topics:
                 progress = each.progress
-                each.counts.waiting_s = 0.0 if progress.pending_s is None else now_s - progress.pending_s
+                if progress.pending_s is not None:
+                    each.counts.waiting_s = now_s - progress.pending_s
+                else:
+                    each.counts.waiting_s = 0.0 if progress.archived >= 0 else None
                 if progress.archived >= 0:
                     each.counts.behind = max(progress.ends - progress.archived, 0)
                     each.counts.held_bytes = each.archive.held_bytes(progress.ends)
@@ -308,7 +311,7 @@ class ArchiveRun:
             topic.counts.is_ended, topic.counts.since_s = True, time.time()
             # Its last numbers, until they are shown.
             self._ended.append(
-                dataclasses.replace(topic.counts, is_failing=False, error="", waiting_s=0.0, behind=0, held_bytes=0)
+                dataclasses.replace(topic.counts, is_failing=False, error="", waiting_s=None, behind=None, held_bytes=0)
             )
         self._wake.set()
 
@@ -497,6 +500,9 @@ class ArchiveRun:
         with self._turn:
             if isinstance(error, LockLostError):
                 topic.progress.lost()
+            if isinstance(error, LockHeldError):
+                topic.progress.held()
+                topic.counts.behind, topic.counts.held_bytes = None, 0
             retry_s = topic.progress.failed(self._clock(), wait_s)
             failure = self._failure(topic, error, retry_s)
             if not topic.is_over(self._stop):

@@ -28,10 +28,12 @@ class TopicProgress:
         round_offsets: About how many offsets a round takes.
         archived: Offsets in the table, in all; -1 until a round has told.
         ends: Offsets in the log, in all.
-        pending_s: When offsets were first seen that the table lacks; None while it lacks none.
+        pending_s: When offsets were first seen that the table lacks; None while it lacks none. Until a round has told,
+            it may lack any of the log's.
         is_behind: Whether the last round has left offsets that were there.
         is_open: Whether this driver has the archive's lock.
         is_opening: Whether the lock is being taken.
+        is_elsewhere: Whether another driver has it: that one knows how far the table is.
         is_running: Whether a round is running.
         began_s: When the last round began.
         failures: Failures in a row.
@@ -46,6 +48,7 @@ class TopicProgress:
     is_behind: bool = False
     is_open: bool = False
     is_opening: bool = False
+    is_elsewhere: bool = False
     is_running: bool = False
     began_s: float = _NEVER
     failures: int = 0
@@ -54,16 +57,21 @@ class TopicProgress:
     def seen(self, ends: int, now_s: float) -> None:
         """Note the log's end offsets, in all."""
         self.ends = ends
-        if self.archived >= 0 and ends > self.archived and self.pending_s is None:
+        if ends > max(self.archived, 0) and self.pending_s is None and not self.is_elsewhere:
             self.pending_s = now_s
 
     def opened(self) -> None:
         """The archive's lock is this driver's."""
-        self.is_open, self.is_opening = True, False
+        self.is_open, self.is_opening, self.is_elsewhere = True, False, False
 
     def lost(self) -> None:
-        """Another driver has the archive's lock."""
+        """The archive's lock is this driver's no more."""
         self.is_open = self.is_opening = False
+
+    def held(self) -> None:
+        """Another driver has the archive's lock, and adds what was pending here."""
+        self.lost()
+        self.is_elsewhere, self.archived, self.pending_s, self.is_behind = True, -1, None, False
 
     def began(self, now_s: float) -> None:
         """A round begins."""

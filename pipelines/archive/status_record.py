@@ -28,9 +28,10 @@ class ArchiverStatus:
         time_ms: When the status was read.
         host, process: The driver.
         table_version: The table's; -1 before a round has looked at it.
-        behind: Offsets that the table lacks.
+        behind: Offsets that the table lacks; None until a round of this driver has told.
         held_bytes: About how many bytes of the log the archive's group has not passed; 0 while that is not known.
-        pending_ms: When the oldest offsets that it lacks were seen; None if it lacks none.
+        pending_ms: When the oldest offsets that it lacks were seen; None if it lacks none, as far as is known. Until a
+            round has told, it may lack any of the log's.
         committed_ms: The driver's last commit; None before the first.
         errors: Rows of them whose values cannot be decoded.
         error: Why the last round has failed; '' if it has not.
@@ -45,7 +46,7 @@ class ArchiverStatus:
     host: str
     process: int
     table_version: int = -1
-    behind: int = 0
+    behind: int | None = None
     pending_ms: int | None = None
     committed_ms: int | None = None
     rows: int = 0

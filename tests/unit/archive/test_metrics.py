@@ -46,3 +46,6 @@ def test_each_topic_has_its_gauges_and_counters() -> None:
         'headwater_archive_failures_total{topic="flights"} 1.0',
     ):
         assert line in text.splitlines()
+    # Nothing is known of it: 0 would say that it has caught up.
+    assert 'freshness_seconds{topic="orders"}' not in text
+    assert 'offsets_behind{topic="orders"}' not in text

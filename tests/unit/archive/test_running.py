@@ -21,6 +21,7 @@ from headwater.pipelines.archive.running import ArchiveRun, RoundFailure
 from headwater.pipelines.archive.topic_archive import TopicArchive
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError
+from headwater.pipelines.locks.broker_lock import LockHeldError
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -207,3 +208,36 @@ def test_an_answer_that_nobody_foresaw_does_not_end_the_listing(rounds: Rounds) 
 
     with started(ArchiveRun(specs, loaded, NOBODY, no_files, listed=known)):
         until(lambda: len(listed) >= 4)
+
+
+def test_an_archive_whose_first_round_has_not_ended_is_not_shown_as_caught_up(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    rounds.before = lambda _: cast("None", may_end.wait(120))
+    monkeypatch.setattr(LogEnds, "ask", lambda *_: {"a": 1})
+    specs, loaded = declared("a")
+    run = ArchiveRun(specs, loaded, NOBODY, no_files)
+    assert [(each.behind, each.waiting_s) for each in run.counts()] == [(None, None)]
+    with started(run):
+        until(lambda: (run.counts()[0].waiting_s or 0) > 0)
+        assert run.counts()[0].behind is None
+        may_end.set()
+        until(lambda: run.counts()[0].behind == 0)
+        assert run.counts()[0].waiting_s == 0
+
+
+def test_of_an_archive_that_another_driver_has_nothing_is_known(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held(archive: TopicArchive) -> None:
+        raise LockHeldError("the archive of a", None)
+
+    monkeypatch.setattr(TopicArchive, "open", held)
+    monkeypatch.setattr(LogEnds, "ask", lambda *_: {"a": 1})
+    specs, loaded = declared("a")
+    run = ArchiveRun(specs, loaded, NOBODY, no_files)
+    with started(run):
+        until(lambda: run.counts()[0].is_failing)
+        until(lambda: run._topics[0].progress.ends == 1)
+        assert (run.counts()[0].behind, run.counts()[0].waiting_s) == (None, None)

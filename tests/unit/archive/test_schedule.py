@@ -123,6 +123,31 @@ def test_offsets_first_seen_during_a_round_wait_from_then_on() -> None:
     assert progress.is_due(NOW_S + 31)
 
 
+def test_what_is_seen_before_the_first_round_has_ended_is_pending_from_then_on() -> None:
+    progress = TopicProgress(60.0, 100)
+    progress.seen(0, NOW_S)
+    while_empty = progress.pending_s
+    progress.seen(5, NOW_S + 1)
+    progress.opened()
+    progress.began(NOW_S + 2)
+    progress.seen(9, NOW_S + 3)
+    assert (while_empty, progress.pending_s) == (None, NOW_S + 1)
+    progress.succeeded(9, 0)
+    assert progress.pending_s is None
+
+
+def test_nothing_is_pending_for_an_archive_that_another_driver_has() -> None:
+    progress = live()
+    progress.held()
+    progress.failed(NOW_S, 15.0)
+    progress.seen(30, NOW_S + 1)
+    assert (progress.archived, progress.pending_s) == (-1, None)
+    progress.opened()
+    progress.seen(30, NOW_S + 20)
+    assert progress.pending_s == NOW_S + 20
+    assert progress.is_due(NOW_S + 20)
+
+
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
