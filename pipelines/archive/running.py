@@ -27,7 +27,7 @@ from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, nami
 from headwater.pipelines.archive.log_ends import LogEnds
 from headwater.pipelines.archive.maintenance import Upkeep, compact, vacuum
 from headwater.pipelines.archive.metrics import TopicCounts
-from headwater.pipelines.archive.schedule import TopicProgress, due, to_open
+from headwater.pipelines.archive.schedule import LONG_AT_ONCE, TopicProgress, due, to_open
 from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, TopicArchive
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import Loaded
@@ -202,7 +202,7 @@ class ArchiveRun:
     def run_once(self, start_spark: Callable[[], SparkSession]) -> list[RoundFailure]:
         """Let every table catch up with its topic as it is now; return the failures. Raises SessionError."""
         import_pyspark()
-        opening, running = self._pools()
+        opening, running = self._pools(AT_ONCE)
         try:
             opened = [opening.submit(each.archive.open) for each in self._topics]
             self._spark = start_spark()
@@ -220,7 +220,7 @@ class ArchiveRun:
     def run(self, start_spark: Callable[[], SparkSession]) -> None:
         """Keep every table as fresh as it is declared, until `stop`. Raises SessionError, also when Spark has ended."""
         import_pyspark()
-        opening, running = self._pools()
+        opening, running = self._pools(AT_ONCE + LONG_AT_ONCE)
         threads = [
             threading.Thread(target=self._keep_looking, name="archive-look", daemon=True),
             threading.Thread(target=self._keep_committing, name="archive-group", daemon=True),
@@ -246,7 +246,7 @@ class ArchiveRun:
                     for place in to_open(going, now_s, opened_at_once):
                         place.is_opening = True
                         opening.submit(self._open, topics[id(place)])
-                    for place in due(going, now_s, AT_ONCE - sum(each.is_running for each in busy)):
+                    for place in due(going, now_s, AT_ONCE, busy):
                         place.began(now_s)
                         running.submit(self._round, topics[id(place)])
                 self._wake.wait(LOOK_S)
@@ -264,8 +264,8 @@ class ArchiveRun:
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _pools() -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
-        return ThreadPoolExecutor(OPENED_AT_ONCE, "open"), ThreadPoolExecutor(AT_ONCE, "archive")
+    def _pools(rounds: int) -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
+        return ThreadPoolExecutor(OPENED_AT_ONCE, "open"), ThreadPoolExecutor(rounds, "archive")
 
     def _end(self, *pools: ThreadPoolExecutor) -> None:
         """Wait for what runs, then give the locks back: none is free while a round may still commit."""

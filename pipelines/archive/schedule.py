@@ -2,7 +2,8 @@
 
 A round is a commit, so that a topic's records wait until half of its freshness is over, or until there are enough of
 them for a commit of full size; the other half is for the round itself. An archive that is far behind runs round after
-round, in turn with others that are, but never in the last free place: a live one need not wait for its end.
+round, in turn with others that are, but never in the last free place: a live one need not wait for its end. Those whose
+last rounds have failed never have all places either: their next ones may hang.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["RETRY_S_MAX", "TopicProgress", "due", "to_open"]
+__all__ = ["LONG_AT_ONCE", "RETRY_S_MAX", "TopicProgress", "due", "to_open"]
 
 RETRY_S: Final = 1.0
 RETRY_S_MAX: Final = 300.0
+#: A round that has run for longer takes no place. It is left alone: a thread cannot be ended, and it may be at work.
+LONG_S: Final = 180.0
+#: Rounds that take no place; those beyond take one each. It bounds the threads and the jobs of a driver whose name node
+#: keeps silent, or which is far behind on a slow machine.
+LONG_AT_ONCE: Final = 12
 _NEVER: Final = float("-inf")
 
 
@@ -65,7 +71,7 @@ class TopicProgress:
         self.is_open, self.is_opening, self.is_elsewhere = True, False, False
 
     def lost(self) -> None:
-        """The archive's lock is this driver's no more."""
+        """The archive's lock is no longer this driver's."""
         self.is_open = self.is_opening = False
 
     def held(self) -> None:
@@ -93,6 +99,15 @@ class TopicProgress:
         self.not_before_s = now_s + wait_s
         return wait_s
 
+    @property
+    def is_late(self) -> bool:
+        """Whether its rounds may take long, or for ever: it is far behind, or its last round has failed."""
+        return self.is_behind or self.failures > 0
+
+    def is_long(self, now_s: float) -> bool:
+        """Whether its round has run for so long that others need not wait for its end."""
+        return self.is_running and now_s - self.began_s >= LONG_S
+
     def is_due(self, now_s: float) -> bool:
         """Whether a round is to be run."""
         if not self.is_open or self.is_running or now_s < self.not_before_s:
@@ -111,23 +126,39 @@ def to_open(topics: Sequence[TopicProgress], now_s: float, places: int) -> list[
     return waiting[: max(free, 0)]
 
 
-def due(topics: Sequence[TopicProgress], now_s: float, places: int) -> list[TopicProgress]:
+def due(
+    topics: Sequence[TopicProgress], now_s: float, places: int, ending: Sequence[TopicProgress] = ()
+) -> list[TopicProgress]:
     """The archives whose rounds begin now; live ones first, by the share of their time that their records have waited.
 
-    Those that are behind take turns. `places` is how many rounds may run at a time, also those that run already.
+    Those that are behind take turns. `places` is how many rounds may run at a time, also those that run already, among
+    them those of archives that are `ending`; long ones take none.
     """
-    free = places - sum(each.is_running for each in topics)
+    running = [each for each in (*topics, *ending) if each.is_running]
+    brief = [each for each in running if not each.is_long(now_s)]
+    free = places - len(brief) - max(len(running) - len(brief) - LONG_AT_ONCE, 0)
     waiting = [each for each in topics if each.is_due(now_s)]
-    live = [each for each in waiting if not each.is_behind]
-    live.sort(key=lambda each: -_share_waited(each, now_s))
-    behind = [each for each in waiting if each.is_behind]
-    behind.sort(key=lambda each: each.began_s)
-    chosen = live[: max(free, 0)]
-    # The last place is kept for live ones.
-    return chosen + behind[: max(free - len(chosen) - (1 if places > 1 else 0), 0)]
+    # A place is kept for those whose rounds end soon.
+    kept = 1 if places > 1 else 0
+    may_fail = places - kept - sum(each.is_late for each in brief)
+    chosen: list[TopicProgress] = []
+    live = (each for each in waiting if not each.is_behind)
+    for each in sorted(live, key=lambda each: -_share_waited(each, now_s)):
+        if len(chosen) >= free:
+            break
+        if each.failures:
+            if may_fail <= 0:
+                continue
+            may_fail -= 1
+        chosen.append(each)
+    behind = sorted((each for each in waiting if each.is_behind), key=lambda each: each.began_s)
+    return chosen + behind[: max(free - len(chosen) - kept, 0)]
 
 
 def _share_waited(topic: TopicProgress, now_s: float) -> float:
+    if topic.failures:
+        # Not the time of its records: it would come first at each attempt.
+        return (now_s - topic.not_before_s) / min(topic.freshness_s, RETRY_S_MAX)
     if topic.archived < 0:
         return math.inf  # nobody knows how long its records wait
     return 0.0 if topic.pending_s is None else (now_s - topic.pending_s) / topic.freshness_s

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from headwater.pipelines.archive import running
+from headwater.pipelines.archive import running, schedule
 from headwater.pipelines.archive.archive_file import TopicArchiveSpec, parse_archive
 from headwater.pipelines.archive.archive_round import RoundOutcome
 from headwater.pipelines.archive.configured import KnownArchives, RefusedArchive
@@ -241,3 +241,25 @@ def test_of_an_archive_that_another_driver_has_nothing_is_known(
         until(lambda: run.counts()[0].is_failing)
         until(lambda: run._topics[0].progress.ends == 1)
         assert (run.counts()[0].behind, run.counts()[0].waiting_s) == (None, None)
+
+
+def test_rounds_that_hang_keep_no_other_topic_waiting(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "LONG_S", 0.2)
+    rounds.backlog = 5
+    may_end = threading.Event()
+    hanging = {f"hdfs{number}" for number in range(6)}
+
+    def before(topic: str) -> None:
+        if topic in hanging:
+            may_end.wait(300)
+
+    rounds.before = before
+    specs, loaded = declared(*sorted(hanging), "sound")
+    with started(ArchiveRun(specs, loaded, NOBODY, no_files)):
+        try:
+            until(lambda: rounds.of("sound") >= 2)
+            until(lambda: all(rounds.of(each) for each in hanging))
+            before_s = rounds.of("sound")
+            until(lambda: rounds.of("sound") > before_s)
+        finally:
+            may_end.set()

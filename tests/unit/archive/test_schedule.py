@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headwater.pipelines.archive.schedule import RETRY_S_MAX, TopicProgress, due, to_open
+from headwater.pipelines.archive.schedule import LONG_AT_ONCE, LONG_S, RETRY_S_MAX, TopicProgress, due, to_open
 
 NOW_S = 1000.0
 
@@ -235,6 +235,46 @@ def test_archives_that_are_behind_take_turns() -> None:
     assert places_of(due(topics, NOW_S, 3), topics) == [2, 0]
 
 
+def failing(waited_s: float = 0.0, count: int = 1) -> TopicProgress:
+    """An archive whose last rounds have failed, and which has waited for so long since it may be tried again."""
+    progress = live(1e6)
+    progress.failures, progress.not_before_s = count, NOW_S - waited_s
+    return progress
+
+
+def test_archives_that_are_failing_never_have_all_places() -> None:
+    topics = [failing(), failing(), failing(), failing()]
+    assert len(due(topics, NOW_S, 4)) == 3
+    assert due([running(failing()), running(behind()), running(failing()), failing()], NOW_S, 4) == []
+    # Others' rounds end soon: it need not wait until two places are free.
+    topics = [running(live()), running(live()), running(live()), failing()]
+    assert places_of(due(topics, NOW_S, 4), topics) == [3]
+
+
+def test_a_single_place_is_for_those_that_are_failing_too() -> None:
+    topics = [failing()]
+    assert places_of(due(topics, NOW_S, 1), topics) == [0]
+
+
+def test_an_archive_that_is_failing_comes_by_the_time_since_it_may_be_tried_again() -> None:
+    topics = [failing(1), live(31), failing(50), opened()]
+    assert places_of(due(topics, NOW_S, 4), topics) == [3, 2, 1, 0]
+    assert places_of(due(topics, NOW_S, 3), topics) == [3, 2, 1]
+
+
+def test_rounds_that_run_for_long_take_no_place_as_long_as_they_are_few() -> None:
+    hanging = [running(live()) for _ in range(LONG_AT_ONCE + 4)]
+    topics = [*hanging, live()]
+    assert due(topics[-5:], NOW_S + LONG_S - 1, 4) == []
+    assert due(topics[-5:], NOW_S + LONG_S, 4) == [topics[-1]]
+    assert due(topics, NOW_S + LONG_S, 4) == []
+    assert due(topics[1:], NOW_S + LONG_S, 4) == [topics[-1]]
+    # Those of archives that end are among them.
+    assert due(topics[-1:], NOW_S + LONG_S - 1, 4, hanging[:4]) == []
+    assert due(topics[-1:], NOW_S + LONG_S, 4, hanging[:4]) == [topics[-1]]
+    assert due(topics[-1:], NOW_S + LONG_S, 4, hanging) == []
+
+
 # -- the locks ---------------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +325,7 @@ PROGRESS = st.builds(
     is_open=st.sampled_from([True, True, False]),
     is_opening=st.booleans(),
     is_running=st.booleans(),
-    began_s=st.sampled_from([float("-inf"), NOW_S - 100, NOW_S - 1]),
+    began_s=st.sampled_from([float("-inf"), NOW_S - LONG_S, NOW_S - 100, NOW_S - 1]),
     failures=st.integers(0, 3),
     not_before_s=st.sampled_from([float("-inf"), NOW_S, NOW_S + 1]),
 )
@@ -298,12 +338,17 @@ def test_chosen_are_due_within_the_places_and_leave_the_last_one_to_live_archive
     chosen = due(topics, NOW_S, places)
     assert len(set(map(id, chosen))) == len(chosen)
     assert all(each.is_due(NOW_S) for each in chosen)
-    free = places - sum(each.is_running for each in topics)
+    running_now = [each for each in topics if each.is_running and not each.is_long(NOW_S)]
+    free = places - len(running_now)
     assert len(chosen) <= max(free, 0)
     if places > 1 and any(each.is_behind for each in chosen):
         assert len(chosen) < free
+    failing = [each for each in chosen if each.failures and not each.is_behind]
+    if places > 1 and failing:
+        assert sum(each.is_late for each in (*running_now, *failing)) < places
     waiting = [each for each in topics if each.is_due(NOW_S) and not each.is_behind]
-    assert sum(not each.is_behind for each in chosen) == min(len(waiting), max(free, 0))
+    sound = sum(not each.failures for each in waiting)
+    assert min(sound, max(free, 0)) <= sum(not each.is_behind for each in chosen) <= min(len(waiting), max(free, 0))
     assert all(each.is_open for each in chosen)
     opening = to_open(topics, NOW_S, places)
     assert len(opening) <= max(places - sum(each.is_opening for each in topics), 0)
@@ -401,6 +446,29 @@ def test_an_archive_whose_first_round_failed_does_not_starve_beside_live_ones_th
     topics[-1].progress.failed(0)
     simulate(topics, 1, SECONDS)
     assert topics[-1].starts, "it was not tried again"
+
+
+def test_archives_whose_rounds_hang_and_fail_stop_no_other() -> None:
+    """As many as a name node has that keeps silent: a round of theirs ends after ten minutes."""
+    hanging = [Simulated.started(600) for _ in range(8)]
+    sound = [Simulated.started(2) for _ in range(4)]
+    seconds = 6_000
+    for second in range(seconds):
+        for topic in hanging:
+            if topic.progress.is_running and second >= topic.ends_s:
+                topic.progress.failed(second)
+            topic.progress.seen(second, second)
+        for topic in sound:
+            topic.pass_to(second)
+        for progress in due([topic.progress for topic in (*hanging, *sound)], second, 4):
+            next(topic for topic in (*hanging, *sound) if topic.progress is progress).begin(second)
+        assert sum(topic.progress.is_running for topic in hanging) <= 4 + LONG_AT_ONCE
+    # At first nobody knows of them that they hang: all places are theirs twice.
+    assert [longest_pause(topic, seconds) for topic in sound] == [pytest.approx(2 * LONG_S, abs=30)] * 4
+    for topic in sound:
+        topic.starts = [each for each in topic.starts if each > 400]
+        assert len(topic.starts) >= (seconds - 400) // 40
+    assert all(len(topic.starts) >= 4 for topic in hanging)
 
 
 def test_every_archive_of_a_run_begins_even_if_the_first_ones_want_every_place_again() -> None:

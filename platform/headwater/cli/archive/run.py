@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from headwater.pipelines.archive.configured import KnownArchives
     from headwater.pipelines.archive.running import RoundFailure
     from headwater.pipelines.datasource.brokers import Brokers
+
+#: How often Hadoop's client tries again to reach a name node that keeps silent, 20 seconds each: 45 times without it,
+#: and all the while a round has a thread, and a table is not fresh.
+CONNECT_RETRIES: Final = {"spark.hadoop.ipc.client.connect.max.retries.on.timeouts": "3"}
 
 
 @click.command("run")
@@ -118,7 +124,7 @@ def _run(
         if once:
             return
     loaded.require_secrets()
-    conf = {"spark.scheduler.mode": "FAIR", **driver_conf(loaded, confs)}
+    conf = archiver_conf(driver_conf(loaded, confs), os.environ)
     options = FileSystemOptions.of(conf)
     running = ArchiveRun(
         specs,
@@ -159,6 +165,16 @@ def _run(
         is_user_error = all(each.is_user_error for each in failures)
         what = f"{len(failures)} of {count} archives have failed" if count > 1 else "the archive has failed"
         raise CliError("archive run", what, exit_code=EXIT_USER if is_user_error else EXIT_FAILED)
+
+
+def archiver_conf(own: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings of an archiver; `own` take precedence, and so do the files of HADOOP_CONF_DIR.
+
+    >>> archiver_conf({"spark.cores.max": "2"}, {"HADOOP_CONF_DIR": "/etc/hadoop"})
+    {'spark.scheduler.mode': 'FAIR', 'spark.cores.max': '2'}
+    """
+    hadoop = {} if environment.get("HADOOP_CONF_DIR") else CONNECT_RETRIES
+    return {"spark.scheduler.mode": "FAIR", **hadoop, **own}
 
 
 class _Display:
