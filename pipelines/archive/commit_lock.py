@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,17 +14,38 @@ from headwater.pipelines.locks.table_lock import table_lock
 
 __all__ = ["commit_lock"]
 
-WAIT_S_MAX: Final = 60.0
+log = logging.getLogger(__name__)
+
+#: A wait that is longer is said: a commit of another process takes a moment, OPTIMIZE and VACUUM may take an hour.
+SAID_S: Final = 10.0
 
 
 @contextmanager
-def commit_lock(table: str, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Hold the lock. Raises ArchiveFailed if another process holds it for a minute: it may be frozen."""
-    deadline_s = time.monotonic() + WAIT_S_MAX
+def commit_lock(
+    table: str,
+    is_stopped: Callable[[], bool] = lambda: False,
+    wait_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """Hold the lock, once no other process holds it: the kernel gives back that of one that has ended.
+
+    Raises ArchiveFailed when `is_stopped`, or after `wait_s` seconds.
+    """
+    began_s = clock()
+    is_said = False
 
     def waits(path: str) -> None:
-        if is_stopped() or time.monotonic() > deadline_s:
+        nonlocal is_said
+        waited_s = clock() - began_s
+        if is_stopped() or waited_s > wait_s:
             raise ArchiveFailed(f"another process holds the lock of the table {path}: nothing was committed")
+        if waited_s >= SAID_S and not is_said:
+            is_said = True
+            log.warning(
+                "another process holds the lock of the table %s, by a long statement of headwater sql or by headwater "
+                "archive maintain? The next commit to it waits for the end",
+                path,
+            )
 
     with table_lock(table, waits):
         yield

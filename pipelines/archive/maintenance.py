@@ -36,6 +36,8 @@ FILE_BYTES: Final = 256 << 20
 #: A table is compacted after this number of new files: an hour of one commit a minute, with one file each.
 COMPACT_FILES: Final = 60
 VACUUM_S: Final = 24 * 3_600.0
+#: Rounds wait for a table's lock until they get it. Maintenance does not: it can be done later.
+LOCK_S: Final = 60.0
 
 
 class Upkeep:
@@ -149,7 +151,7 @@ def _cluster(
 
     @contextmanager
     def committing() -> Iterator[None]:
-        with commit_lock(table, is_stopped):
+        with commit_lock(table, is_stopped, LOCK_S):
             confirm()
             yield
 
@@ -171,5 +173,5 @@ def vacuum(spark: SparkSession, table: str, is_stopped: Callable[[], bool] = lam
 
 def _run(spark: SparkSession, statement: str, table: str, is_stopped: Callable[[], bool]) -> None:
     quoted = "delta.`" + table.replace("`", "``") + "`"
-    with commit_lock(table, is_stopped):
+    with commit_lock(table, is_stopped, LOCK_S):
         spark.sql(statement.format(table=quoted)).collect()
