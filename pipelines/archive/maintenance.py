@@ -8,9 +8,12 @@ archived one after the other: readers skip files by both.
 from __future__ import annotations
 
 import json
+import logging
 import math
+import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines import columns
@@ -18,17 +21,20 @@ from headwater.pipelines.archive.commit_lock import commit_lock
 from headwater.pipelines.archive.topic_archive import LOCK_PREFIX
 from headwater.pipelines.archive.written_tables import delta_writer_reason
 from headwater.pipelines.datasource.brokers import Brokers
-from headwater.pipelines.file_systems.file_system import FileSystem
+from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
 from headwater.pipelines.loads.offsets.log_state import client_of
 from headwater.pipelines.locks.broker_lock import BrokerLock
 from headwater.pipelines.locks.owner import Owner
 from headwater.pipelines.seam.marks import APPEND, MODE_PROPERTY
 from headwater.pipelines.spark import jvm_delta
+from headwater.pipelines.spark.hadoop_files import spark_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Upkeep", "compact", "files_to_compact", "sole_driver", "vacuum"]
+__all__ = ["Upkeep", "compact", "files_saved", "files_to_compact", "sole_driver", "vacuum", "vacuumed_s"]
+
+log = logging.getLogger(__name__)
 
 #: Files of this size are left alone: each compaction would write them again.
 COMPACT_BYTES: Final = 128 << 20
@@ -38,21 +44,39 @@ COMPACT_FILES: Final = 60
 VACUUM_S: Final = 24 * 3_600.0
 #: Rounds wait for a table's lock until they get it. Maintenance does not: it can be done later.
 LOCK_S: Final = 60.0
+#: In the table's folder: when it was vacuumed, in seconds since 1970.
+VACUUMED: Final = "_headwater/vacuumed"
 
 
 class Upkeep:
     """What an archiver has to do for one table; times in seconds of a monotonic clock. Pure.
 
-    >>> upkeep = Upkeep(now_s=0.0)
-    >>> upkeep.added(59), upkeep.is_compaction_due, upkeep.is_vacuum_due(100.0)
+    >>> upkeep = Upkeep()
+    >>> upkeep.is_due(0.0), upkeep.looked(files=58, vacuumed_s=0.0), upkeep.is_due(100.0)
+    (True, None, False)
+    >>> upkeep.added(1), upkeep.is_compaction_due, upkeep.is_vacuum_due(100.0)
     (None, False, False)
     >>> upkeep.added(1), upkeep.is_compaction_due, upkeep.is_vacuum_due(86_400.0)
     (None, True, True)
+
+    Attributes:
+        is_known: Whether the table was looked at: an earlier driver may have left something to do.
+        began_s: When the last attempt began.
     """
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self) -> None:
         self._files = 0
-        self._vacuumed_s = now_s
+        self._vacuumed_s = math.inf
+        self.is_known = False
+        self.began_s = -math.inf
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether there is something to do, if only a look at the table."""
+        return not self.is_known or self.is_compaction_due or self.is_vacuum_due(now_s)
+
+    def looked(self, files: int, vacuumed_s: float) -> None:
+        """The table has so many files more than a compaction would leave, and was vacuumed then."""
+        self.is_known, self._files, self._vacuumed_s = True, files, vacuumed_s
 
     def added(self, files: int) -> None:
         """Note files that a commit has added."""
@@ -85,6 +109,33 @@ def files_to_compact(sizes: Mapping[str, int]) -> tuple[list[str], int]:
     small = sorted(name for name, size in sizes.items() if size < COMPACT_BYTES)
     files = max(1, math.ceil(sum(sizes[name] for name in small) / FILE_BYTES))
     return (small, files) if files < len(small) else ([], 0)
+
+
+def files_saved(spark: SparkSession, table: str) -> int:
+    """How many files fewer a compaction leaves. Files are listed only if there are enough for one."""
+    transaction = jvm_delta.start_delta_transaction(spark, table)
+    if jvm_delta.delta_version(transaction) < 0 or jvm_delta.delta_file_count(transaction) < COMPACT_FILES:
+        return 0
+    found = jvm_delta.delta_files(spark, transaction)
+    small, files = files_to_compact({name: jvm_delta.delta_file_bytes(each) for name, each in found.items()})
+    return len(small) - files
+
+
+def vacuumed_s(files: FileSystem, table: str, topic: str, now_s: float) -> float:
+    """When a table was vacuumed, in seconds since 1970. Raises FileSystemError.
+
+    One that never was is told to have been some time in the day before, by its topic: else all tables of a driver would
+    be vacuumed one after the other a day later. That is noted, so that a driver that often begins comes to it.
+    """
+    path = join(table, VACUUMED)
+    noted = files.read(path)
+    with suppress(ValueError):
+        said = float(noted or b"")
+        if math.isfinite(said):
+            return min(said, now_s)
+    found = now_s - VACUUM_S * zlib.crc32(topic.encode()) / 2**32
+    files.replace(path, f"{found:.0f}".encode())
+    return found
 
 
 @contextmanager
@@ -169,6 +220,10 @@ def _cluster(
 def vacuum(spark: SparkSession, table: str, is_stopped: Callable[[], bool] = lambda: False) -> None:
     """Delete files that no version within the table's retention (7 days by default) needs. Raises as `compact` does."""
     _run(spark, "VACUUM {table}", table, is_stopped)
+    try:
+        spark_files(spark, table).replace(join(table, VACUUMED), f"{time.time():.0f}".encode())
+    except FileSystemError as error:
+        log.warning("it was not noted that %s was vacuumed: %s", table, error)
 
 
 def _run(spark: SparkSession, statement: str, table: str, is_stopped: Callable[[], bool]) -> None:

@@ -25,7 +25,7 @@ from headwater.pipelines.archive.archived_columns import archived_columns, colum
 from headwater.pipelines.archive.configured import KnownArchives
 from headwater.pipelines.archive.errors import ArchiveError, ArchiveFailed, naming_table
 from headwater.pipelines.archive.log_ends import LogEnds
-from headwater.pipelines.archive.maintenance import Upkeep, compact, vacuum
+from headwater.pipelines.archive.maintenance import Upkeep, compact, files_saved, vacuum, vacuumed_s
 from headwater.pipelines.archive.metrics import TopicCounts
 from headwater.pipelines.archive.schedule import LONG_AT_ONCE, TopicProgress, due, to_open
 from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, TopicArchive
@@ -37,6 +37,7 @@ from headwater.pipelines.loads.failures import failure_reason
 from headwater.pipelines.loads.offsets.log_state import client_of
 from headwater.pipelines.locks.broker_lock import LockHeldError, LockLostError
 from headwater.pipelines.sources.known_columns import KnownColumns
+from headwater.pipelines.spark.hadoop_files import spark_files
 from headwater.pipelines.spark.importing import import_pyspark
 from headwater.pipelines.spark.session import SessionError, lost_jvm
 
@@ -58,6 +59,8 @@ LOOK_S: Final = 1.0
 HELD_S: Final = 15.0
 #: Between two questions which archives there are.
 LIST_S: Final = 10.0
+#: Between two attempts at a table's maintenance without a round of it.
+UPKEEP_AGAIN_S: Final = 3_600.0
 #: How long the status of an archive that has ended is shown: its writer looks once a second.
 ENDED_S: Final = 5.0
 #: Of one question about the logs' ends, or of a group's commit.
@@ -102,7 +105,18 @@ class _Topic:
     @property
     def is_busy(self) -> bool:
         """Whether something of it runs in another thread."""
-        return self.progress.is_running or self.progress.is_opening
+        return self.progress.is_running or self.progress.is_opening or self.progress.is_maintained
+
+    def wants_upkeep(self, now_s: float) -> bool:
+        """Whether its table is to be compacted or vacuumed, and nothing else runs. Only after a round that ended well:
+        what is wrong with a table keeps it from being maintained, too.
+        """
+        progress, upkeep = self.progress, self.upkeep
+        is_idle = progress.is_open and not self.is_busy and not self.ending.is_set()
+        is_sound = self.session is not None and progress.archived >= 0 and not progress.failures
+        # Not again and again, whatever comes of it: rounds wait meanwhile.
+        is_news = progress.began_s > upkeep.began_s or now_s - upkeep.began_s >= UPKEEP_AGAIN_S
+        return is_idle and is_sound and is_news and self.archive.spec.maintenance and upkeep.is_due(now_s)
 
     def is_as(self, spec: TopicArchiveSpec | None, loaded: Loaded) -> bool:
         """Whether the archive is declared as it runs."""
@@ -167,7 +181,7 @@ class ArchiveRun:
             ),
             TopicProgress(spec.freshness_ms / 1000, max(spec.round_bytes // BYTES_PER_OFFSET, 1)),
             TopicCounts(spec.topic, spec.table),
-            Upkeep(self._clock()),
+            Upkeep(),
             loaded,
             ending,
         )
@@ -210,7 +224,12 @@ class ArchiveRun:
                 running.submit(self._catch_up, topic, lock.result)
                 for topic, lock in zip(self._topics, opened, strict=True)
             ]
-            return [failure for each in rounds if (failure := each.result()) is not None]
+            failures = [failure for each in rounds if (failure := each.result()) is not None]
+            failed = {each.topic for each in failures}
+            for topic in self._topics:
+                if topic.name not in failed and topic.archive.spec.maintenance:
+                    running.submit(self._maintain, topic).result()
+            return failures
         except BaseException:
             self.stop()
             raise
@@ -221,6 +240,7 @@ class ArchiveRun:
         """Keep every table as fresh as it is declared, until `stop`. Raises SessionError, also when Spark has ended."""
         import_pyspark()
         opening, running = self._pools(AT_ONCE + LONG_AT_ONCE)
+        upkeep = ThreadPoolExecutor(1, "upkeep")
         threads = [
             threading.Thread(target=self._keep_looking, name="archive-look", daemon=True),
             threading.Thread(target=self._keep_committing, name="archive-group", daemon=True),
@@ -246,6 +266,10 @@ class ArchiveRun:
                     for place in to_open(going, now_s, opened_at_once):
                         place.is_opening = True
                         opening.submit(self._open, topics[id(place)])
+                    # Before rounds: those of an archive that is far behind follow each other at once.
+                    if topic := self._to_maintain(now_s):
+                        topic.progress.is_maintained, topic.upkeep.began_s = True, now_s
+                        upkeep.submit(self._upkeep, topic)
                     for place in due(going, now_s, AT_ONCE, busy):
                         place.began(now_s)
                         running.submit(self._round, topics[id(place)])
@@ -259,7 +283,7 @@ class ArchiveRun:
             for each in threads:
                 if each.is_alive():
                     each.join()
-            self._end(opening, running)
+            self._end(opening, running, upkeep)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -390,8 +414,6 @@ class ArchiveRun:
         self._succeeded(topic, outcome)
         if not outcome.is_empty:
             self._on_round(outcome)
-            self._maintain(topic, outcome.files)
-        # Only now: the next round must not commit beside a compaction, which has the lock of a table on a local disk.
         with self._turn:
             topic.progress.succeeded(sum(outcome.archived.values()), outcome.plan.backlog)
         self._wake.set()
@@ -407,22 +429,43 @@ class ArchiveRun:
                 topic.counts.files += outcome.files
                 topic.counts.commits += 1
                 topic.counts.committed_s = now_s
+                topic.upkeep.added(outcome.files)
 
-    def _maintain(self, topic: _Topic, files: int) -> None:
+    def _to_maintain(self, now_s: float) -> _Topic | None:
+        """The table whose turn it is: one at a time, in a thread of its own, so that no round's place is taken."""
+        if any(each.progress.is_maintained for each in self._topics):
+            return None
+        waiting = [each for each in self._topics if each.wants_upkeep(now_s)]
+        return min(waiting, key=lambda each: each.upkeep.began_s, default=None)
+
+    def _upkeep(self, topic: _Topic) -> None:
+        try:
+            self._maintain(topic)
+        finally:
+            with self._turn:
+                topic.progress.is_maintained = False
+            self._wake.set()
+
+    def _maintain(self, topic: _Topic) -> None:
         """Compact and vacuum a table when it is time. What fails is tried again later: the table is as good without."""
-        upkeep, table = topic.upkeep, topic.archive.spec.table
-        upkeep.added(files)
+        upkeep, table, session = topic.upkeep, topic.archive.spec.table, topic.session
         is_over = functools.partial(topic.is_over, self._stop)
-        if not topic.archive.spec.maintenance or topic.session is None or is_over():
+        if session is None or is_over():
             return
         try:
+            session.sparkContext.addJobTag(self._tag)
+            if not upkeep.is_known:
+                now_s = time.time()
+                upkeep.looked(0, self._clock())  # what cannot be looked at is not looked at again and again
+                ago_s = now_s - vacuumed_s(spark_files(session, table), table, topic.name, now_s)
+                upkeep.looked(files_saved(session, table), self._clock() - ago_s)
             if upkeep.is_compaction_due:
                 upkeep.compacted()
-                compact(topic.session, table, is_over, topic.archive.confirm)
+                compact(session, table, is_over, topic.archive.confirm)
             if upkeep.is_vacuum_due(self._clock()):
                 upkeep.vacuumed(self._clock())
                 topic.archive.confirm()
-                vacuum(topic.session, table, is_over)
+                vacuum(session, table, is_over)
         except Exception as error:  # noqa: BLE001 - no round depends on it
             if not is_over():
                 log.warning(

@@ -41,6 +41,7 @@ class TopicProgress:
         is_opening: Whether the lock is being taken.
         is_elsewhere: Whether another driver has it: that one knows how far the table is.
         is_running: Whether a round is running.
+        is_maintained: Whether the table is compacted or vacuumed: a round might be in conflict with it.
         began_s: When the last round began.
         failures: Failures in a row.
         not_before_s: Nothing begins before.
@@ -56,6 +57,7 @@ class TopicProgress:
     is_opening: bool = False
     is_elsewhere: bool = False
     is_running: bool = False
+    is_maintained: bool = False
     began_s: float = _NEVER
     failures: int = 0
     not_before_s: float = _NEVER
@@ -110,7 +112,7 @@ class TopicProgress:
 
     def is_due(self, now_s: float) -> bool:
         """Whether a round is to be run."""
-        if not self.is_open or self.is_running or now_s < self.not_before_s:
+        if not self.is_open or self.is_running or self.is_maintained or now_s < self.not_before_s:
             return False
         if self.archived < 0 or self.is_behind or self.failures:
             return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -16,6 +17,7 @@ from headwater.pipelines.archive.archive_file import TopicArchiveSpec, parse_arc
 from headwater.pipelines.archive.archive_round import RoundOutcome
 from headwater.pipelines.archive.configured import KnownArchives, RefusedArchive
 from headwater.pipelines.archive.log_ends import LogEnds
+from headwater.pipelines.archive.maintenance import COMPACT_FILES, VACUUM_S
 from headwater.pipelines.archive.round_plan import RoundPlan
 from headwater.pipelines.archive.running import ArchiveRun, RoundFailure
 from headwater.pipelines.archive.topic_archive import TopicArchive
@@ -64,9 +66,17 @@ class Rounds:
         self.counts: dict[str, int] = {}
         self.backlog = 0
         self.before: Callable[[str], None] = lambda topic: None
+        self.files_saved = 0
+        self.vacuumed_ago_s = 0.0
+        self.maintained: list[tuple[str, str]] = []
+        self.maintaining: Callable[[str], None] = lambda table: None
 
     def of(self, topic: str) -> int:
         return self.counts.get(topic, 0)
+
+    def maintain(self, what: str, table: str) -> None:
+        self.maintained.append((what, table))
+        self.maintaining(table)
 
     def run(self, archive: TopicArchive, *_: object) -> RoundOutcome:
         topic, table = archive.spec.topic, archive.spec.table
@@ -92,6 +102,11 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     monkeypatch.setattr(TopicArchive, "open", opened)
     monkeypatch.setattr(TopicArchive, "commit_group", lambda *_: None)
     monkeypatch.setattr(TopicArchive, "run_round", run_round)
+    monkeypatch.setattr(running, "spark_files", lambda *_: None)
+    monkeypatch.setattr(running, "vacuumed_s", lambda *_: time.time() - made.vacuumed_ago_s)
+    monkeypatch.setattr(running, "files_saved", lambda *_: made.files_saved)
+    monkeypatch.setattr(running, "compact", lambda _, table, *__: made.maintain("compact", table))
+    monkeypatch.setattr(running, "vacuum", lambda _, table, *__: made.maintain("vacuum", table))
     return made
 
 
@@ -263,3 +278,57 @@ def test_rounds_that_hang_keep_no_other_topic_waiting(rounds: Rounds, monkeypatc
             until(lambda: rounds.of("sound") > before_s)
         finally:
             may_end.set()
+
+
+def test_tables_are_maintained_one_at_a_time_beside_the_rounds_of_others(rounds: Rounds) -> None:
+    rounds.backlog = 5
+    rounds.vacuumed_ago_s = VACUUM_S + 60
+    may_end = threading.Event()
+    rounds.maintaining = lambda _: cast("None", may_end.wait(300))
+    names = "abcd"
+    specs, loaded = declared(*names)
+    with started(ArchiveRun(specs, loaded, NOBODY, no_files)):
+        try:
+            until(lambda: len(rounds.maintained) == 1)
+            [(_, table)] = rounds.maintained
+            first = table.removeprefix("/lake/")
+            until(lambda: all(rounds.of(each) >= 5 for each in names if each != first))
+            assert len(rounds.maintained) == 1
+            assert rounds.of(first) < 5
+        finally:
+            may_end.set()
+        until(lambda: {each for _, each in rounds.maintained} == {f"/lake/{each}" for each in names})
+        until(lambda: rounds.of(first) >= 5)
+    # Tables that have got many files since are compacted as well.
+    assert sorted(each for what, each in rounds.maintained if what == "vacuum") == [f"/lake/{each}" for each in names]
+
+
+def test_a_single_run_maintains_tables_by_what_they_are(rounds: Rounds, caplog: pytest.LogCaptureFixture) -> None:
+    specs, loaded = declared("a")
+
+    def once() -> list[tuple[str, str]]:
+        rounds.maintained = []
+        assert ArchiveRun(specs, loaded, NOBODY, no_files).run_once(no_spark) == []
+        return rounds.maintained
+
+    rounds.files_saved, rounds.vacuumed_ago_s = COMPACT_FILES - 1, VACUUM_S - 600
+    assert once() == []
+    rounds.files_saved, rounds.vacuumed_ago_s = COMPACT_FILES, VACUUM_S + 60
+    assert once() == [("compact", "/lake/a"), ("vacuum", "/lake/a")]
+    rounds.maintaining = full_disk
+    assert once() == [("compact", "/lake/a")]
+    assert "/lake/a was not maintained" in caplog.text
+
+
+def test_what_cannot_be_archived_is_not_maintained(rounds: Rounds) -> None:
+    rounds.vacuumed_ago_s = VACUUM_S + 60
+
+    def before(topic: str) -> None:
+        if topic == "a":
+            raise RuntimeError("no table")
+
+    rounds.before = before
+    specs, loaded = declared("a", "b")
+    failures = ArchiveRun(specs, loaded, NOBODY, no_files).run_once(no_spark)
+    assert [each.topic for each in failures] == ["a"]
+    assert rounds.maintained == [("vacuum", "/lake/b")]
