@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 #: A wait that is longer is said: a commit of another process takes a moment, OPTIMIZE and VACUUM may take an hour.
 SAID_S: Final = 10.0
+SAID_AGAIN_S: Final = 600.0
 
 
 @contextmanager
@@ -32,15 +33,15 @@ def commit_lock(
     Raises ArchiveFailed when `is_stopped`, or after `wait_s` seconds.
     """
     began_s = clock()
-    is_said = False
+    said_s = SAID_S
 
     def waits(path: str) -> None:
-        nonlocal is_said
+        nonlocal said_s
         waited_s = clock() - began_s
         if is_stopped() or waited_s > wait_s:
             raise ArchiveFailed(f"another process holds the lock of the table {path}: nothing was committed")
-        if waited_s >= SAID_S and not is_said:
-            is_said = True
+        if waited_s >= said_s:
+            said_s = waited_s + SAID_AGAIN_S
             log.warning(
                 "another process holds the lock of the table %s, by a long statement of headwater sql or by headwater "
                 "archive maintain? The next commit to it waits for the end",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.archive.commit_lock import commit_lock
+from headwater.pipelines.archive.errors import ArchiveFailed
 from headwater.pipelines.archive.topic_archive import LOCK_PREFIX
 from headwater.pipelines.archive.written_tables import delta_writer_reason
 from headwater.pipelines.datasource.brokers import Brokers
@@ -160,7 +161,9 @@ def compact(
     is_stopped: Callable[[], bool] = lambda: False,
     confirm: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write a table's small files as few. Raises ArchiveFailed if the table is locked for long, and Spark's errors.
+    """Write a table's small files as few.
+
+    Raises ArchiveFailed if the table is locked for long, or when `is_stopped`, and Spark's errors.
 
     A table by key, one that asks for what only Delta does, and one with files of unknown rows get OPTIMIZE. `confirm`
     is called before the commit, before OPTIMIZE as a whole; what it raises ends the compaction without a commit.
@@ -203,9 +206,11 @@ def _cluster(
     @contextmanager
     def committing() -> Iterator[None]:
         with commit_lock(table, is_stopped, LOCK_S):
+            _require_going(table, is_stopped)
             confirm()
             yield
 
+    _require_going(table, is_stopped)
     rows = jvm_delta.delta_file_rows(spark, transaction, replaced)
     divided = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, columns.TIMESTAMP)
     jvm_delta.commit_delta_rearranged(
@@ -229,4 +234,11 @@ def vacuum(spark: SparkSession, table: str, is_stopped: Callable[[], bool] = lam
 def _run(spark: SparkSession, statement: str, table: str, is_stopped: Callable[[], bool]) -> None:
     quoted = "delta.`" + table.replace("`", "``") + "`"
     with commit_lock(table, is_stopped, LOCK_S):
+        _require_going(table, is_stopped)
         spark.sql(statement.format(table=quoted)).collect()
+
+
+def _require_going(table: str, is_stopped: Callable[[], bool]) -> None:
+    """Raise ArchiveFailed when stopped: jobs that begin later are cancelled by nobody."""
+    if is_stopped():
+        raise ArchiveFailed(f"stopped before the maintenance of {table} had ended")

@@ -28,7 +28,7 @@ from headwater.pipelines.archive.log_ends import LogEnds
 from headwater.pipelines.archive.maintenance import Upkeep, compact, files_saved, vacuum, vacuumed_s
 from headwater.pipelines.archive.metrics import TopicCounts
 from headwater.pipelines.archive.schedule import LONG_AT_ONCE, TopicProgress, due, to_open
-from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, TopicArchive
+from headwater.pipelines.archive.topic_archive import BYTES_PER_OFFSET, TopicArchive, TopicMadeAnewError
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.errors import PipelineError
@@ -459,10 +459,10 @@ class ArchiveRun:
                 upkeep.looked(0, self._clock())  # what cannot be looked at is not looked at again and again
                 ago_s = now_s - vacuumed_s(spark_files(session, table), table, topic.name, now_s)
                 upkeep.looked(files_saved(session, table), self._clock() - ago_s)
-            if upkeep.is_compaction_due:
+            if upkeep.is_compaction_due and not is_over():
                 upkeep.compacted()
                 compact(session, table, is_over, topic.archive.confirm)
-            if upkeep.is_vacuum_due(self._clock()):
+            if upkeep.is_vacuum_due(self._clock()) and not is_over():
                 upkeep.vacuumed(self._clock())
                 topic.archive.confirm()
                 vacuum(session, table, is_over)
@@ -543,6 +543,10 @@ class ArchiveRun:
         with self._turn:
             if isinstance(error, LockLostError):
                 topic.progress.lost()
+            if isinstance(error, TopicMadeAnewError):
+                topic.progress.forget()
+                topic.counts.behind, topic.counts.table_version, topic.upkeep = None, -1, Upkeep()
+            topic.progress.is_elsewhere = False
             if isinstance(error, LockHeldError):
                 topic.progress.held()
                 topic.counts.behind, topic.counts.held_bytes = None, 0

@@ -36,6 +36,8 @@ class TopicProgress:
         ends: Offsets in the log, in all.
         pending_s: When offsets were first seen that the table lacks; None while it lacks none. Until a round has told,
             it may lack any of the log's.
+        short_s: Since when the log has been shorter than the table: it may be that of a topic made anew, or have lost
+            records, which a round finds out. None while it is not.
         is_behind: Whether the last round has left offsets that were there.
         is_open: Whether this driver has the archive's lock.
         is_opening: Whether the lock is being taken.
@@ -52,6 +54,7 @@ class TopicProgress:
     archived: int = -1
     ends: int = 0
     pending_s: float | None = None
+    short_s: float | None = None
     is_behind: bool = False
     is_open: bool = False
     is_opening: bool = False
@@ -67,6 +70,10 @@ class TopicProgress:
         self.ends = ends
         if ends > max(self.archived, 0) and self.pending_s is None and not self.is_elsewhere:
             self.pending_s = now_s
+        if ends >= self.archived:
+            self.short_s = None
+        elif self.short_s is None:
+            self.short_s = now_s
 
     def opened(self) -> None:
         """The archive's lock is this driver's."""
@@ -79,7 +86,12 @@ class TopicProgress:
     def held(self) -> None:
         """Another driver has the archive's lock, and adds what was pending here."""
         self.lost()
-        self.is_elsewhere, self.archived, self.pending_s, self.is_behind = True, -1, None, False
+        self.forget()
+        self.is_elsewhere = True
+
+    def forget(self) -> None:
+        """Nothing is known of the table any more."""
+        self.archived, self.pending_s, self.short_s, self.is_behind = -1, None, None, False
 
     def began(self, now_s: float) -> None:
         """A round begins."""
@@ -88,7 +100,8 @@ class TopicProgress:
     def succeeded(self, archived: int, backlog: int) -> None:
         """A round has ended; the table has `archived` offsets, and the log had `backlog` more."""
         self.is_running, self.failures, self.not_before_s = False, 0, _NEVER
-        self.archived, self.is_behind = archived, backlog > 0
+        self.archived, self.is_behind, self.short_s = archived, backlog > 0, None
+        self.ends = max(self.ends, archived + backlog)  # the last look may be older, or have failed
         # What has come meanwhile may have come right after the round's beginning.
         self.pending_s = self.began_s if self.ends > archived else None
 
@@ -115,6 +128,8 @@ class TopicProgress:
         if not self.is_open or self.is_running or self.is_maintained or now_s < self.not_before_s:
             return False
         if self.archived < 0 or self.is_behind or self.failures:
+            return True
+        if self.short_s is not None and now_s - self.short_s >= self.freshness_s / 2:
             return True
         if self.pending_s is None:
             return False

@@ -255,7 +255,7 @@ class TopicArchive:
             self._is_known = False
             raise TopicMadeAnewError(
                 f"topic {self.spec.topic} was made anew (its id was {self._topic_id} and is {topic_id}): nothing more "
-                f"of the former one is added to the table {self.spec.table}, and the archive begins again"
+                f"of the former one is added to the table {self.spec.table}; the next attempt begins the new one"
             )
 
     def confirm(self) -> None:

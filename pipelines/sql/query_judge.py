@@ -8,20 +8,20 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from headwater.pipelines.sql.lake_tables import LAKE
 from headwater.pipelines.sql.shared_views import LOG, TOPICS
 from headwater.pipelines.sql_text.functions import FUNCTIONS
-from headwater.pipelines.sql_text.scanner import SqlTokenKind, tokens
+from headwater.pipelines.sql_text.scanner import SqlToken, SqlTokenKind, tokens
 
 __all__ = ["DEPTH_MAX", "NODES_MAX", "SeenNode", "StatementRefusal", "judge_analysed", "judge_nesting", "judge_parsed"]
 
 NODES_MAX: Final = 5_000  # each takes about a millisecond to look at
-#: Of parentheses, types and CASE within each other. Nothing ends Spark's parser, which takes a minute for 15,000
-#: parentheses; it refuses most of what is nested 300 times itself.
+#: Of parentheses and types within each other. Nothing ends Spark's parser, which takes a minute for 15,000 parentheses;
+#: it refuses most of what is nested 300 times itself, and everything else, such as CASE, within seconds.
 DEPTH_MAX: Final = 100
 SPARK: Final = "org.apache.spark.sql."
 _LOGICAL: Final = f"{SPARK}catalyst.plans.logical."
@@ -102,6 +102,7 @@ _SYNTAX_FUNCTIONS: Final = frozenset({"when", "struct", "named_struct", "!", "ti
 _SCHEMAS: Final = (TOPICS, LOG, LAKE)
 #: Types that have others between `<` and `>`.
 _WITH_TYPES: Final = frozenset({"ARRAY", "MAP", "STRUCT"})
+_HINT: Final = "/*+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,24 +144,30 @@ def judge_nesting(text: str) -> StatementRefusal | None:
     """
     depth = types = 0
     before = ""
-    for token in tokens(text):
-        word = token.text.upper()
+    for token, at in _parsed_tokens(text):
         if token.kind is SqlTokenKind.SYMBOL:
-            if word in "([":
+            if token.text in "([":
                 depth += 1
-            elif word in ")]":
-                depth -= 1
-            elif word == "<" and before in _WITH_TYPES:
+            elif token.text in ")]":
+                depth = max(depth - 1, 0)
+            elif token.text == "<" and before in _WITH_TYPES:
                 types += 1
-            elif word == ">" and types:
-                types -= 1
-        elif token.kind is SqlTokenKind.WORD and word in ("CASE", "END"):
-            depth += 1 if word == "CASE" else -1
+            elif token.text == ">":
+                types = max(types - 1, 0)
         if depth + types > DEPTH_MAX:
-            return StatementRefusal(f"the statement is nested more than {DEPTH_MAX} times", token.start)
-        if token.kind is not SqlTokenKind.COMMENT:
-            before = word
+            return StatementRefusal(f"the statement is nested more than {DEPTH_MAX} times", at)
+        before = token.text.upper()
     return None
+
+
+def _parsed_tokens(text: str) -> Iterator[tuple[SqlToken, int]]:
+    """The tokens that Spark parses, with their positions: those in hints, too, which are comments to others."""
+    for token in tokens(text):
+        if token.kind is not SqlTokenKind.COMMENT:
+            yield token, token.start
+        elif token.text.startswith(_HINT):
+            for inner, at in _parsed_tokens(token.text[len(_HINT) :]):
+                yield inner, token.start + len(_HINT) + at
 
 
 def judge_parsed(nodes: Iterable[SeenNode]) -> StatementRefusal | None:

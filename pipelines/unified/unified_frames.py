@@ -180,18 +180,15 @@ class StatementFrames:
         with refusals_of(spec):
             if topic in self._by_key:
                 return self._by_key[topic]
-            if topic in self._decided:
-                return self._rows(spec, self._decided[topic], pushdown=pushdown)
-            for _ in range(LOOKS_MAX):
-                offsets = self._decide(spec)
+            was_decided = topic in self._decided  # and stays so: a scan may have been made
+            for _ in range(1 if was_decided else LOOKS_MAX):
+                if not was_decided:
+                    self._decided[topic] = self._decide(spec)
                 try:
-                    rows = self._rows(spec, offsets, pushdown=pushdown)
+                    return self._rows(spec, self._decided[topic], pushdown=pushdown)
                 except PySparkException as error:
                     if error.getCondition() != _OUTDATED:
                         raise
-                    continue
-                self._decided[topic] = offsets
-                return rows
             raise ArchiveFailed(overtaken(spec.table))
 
     def _decide(self, spec: TopicArchiveSpec) -> UnifiedOffsets:

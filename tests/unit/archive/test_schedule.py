@@ -87,6 +87,28 @@ def test_an_archive_without_new_records_is_never_due() -> None:
     assert not progress.is_due(NOW_S + 1e9)
 
 
+def test_a_log_that_is_shorter_than_its_table_is_looked_at_by_a_round() -> None:
+    """A topic that was made anew, or has lost records: nothing else finds out."""
+    progress = opened(60.0, archived=1_000, ends=1_000)
+    progress.seen(900, 100.0)
+    assert not progress.is_due(129.0)
+    progress.seen(1_000, 129.0)  # the first look was older than the last round
+    assert not progress.is_due(1e9)
+    progress.seen(900, 200.0)
+    progress.seen(950, 220.0)
+    assert progress.is_due(230.0)
+    progress.forget()
+    progress.seen(950, 231.0)
+    assert (progress.archived, progress.pending_s) == (-1, 231.0)
+
+
+def test_what_a_round_has_left_is_pending_whatever_the_last_look_has_told() -> None:
+    progress = opened()
+    progress.began(5.0)
+    progress.succeeded(100, 50)
+    assert (progress.ends, progress.pending_s) == (150, 5.0)
+
+
 def test_an_archive_has_one_round_at_a_time() -> None:
     for progress in (opened(), live(1e6), behind()):
         assert progress.is_due(NOW_S)

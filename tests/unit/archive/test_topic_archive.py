@@ -131,8 +131,8 @@ def no_columns() -> KnownColumns:
 
 
 SAID = (
-    "topic a was made anew (its id was old and is new): nothing more of the former one is added to the table /lake/a, "
-    "and the archive begins again"
+    "topic a was made anew (its id was old and is new): nothing more of the former one is added to the table /lake/a; "
+    "the next attempt begins the new one"
 )
 
 

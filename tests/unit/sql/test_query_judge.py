@@ -36,7 +36,6 @@ def function(*name: str, kind: str = "UnresolvedFunction") -> SeenNode:
         ("a[", "]", 1),
         ("map<int,", ">", 1),
         ("STRUCT<a:", ">", 1),
-        ("case WHEN a THEN 1 ELSE ", " END", 1),
         ("CAST(NULL AS array < ", ">)", 2),
     ],
 )
@@ -49,8 +48,16 @@ def test_what_is_nested_deeply_is_refused_at_its_place(begin: str, end: str, dep
     assert refusal.at >= len("SELECT " + begin * most)
 
 
+@pytest.mark.parametrize(
+    "before", ["/*+ COALESCE(", "end, ", ") " * 1_000, "a > b, " * 1_000, "/* ( */ '(' `(` -- (\n", "/*+ a */"]
+)
+def test_nothing_before_it_hides_what_is_nested(before: str) -> None:
+    assert judge_nesting(f"SELECT {before}" + "(" * (DEPTH_MAX + 1)) is not None
+    assert judge_nesting(f"SELECT {before}" + "(" * (DEPTH_MAX - before.count("COALESCE("))) is None
+
+
 def test_what_is_one_after_the_other_is_not_nested() -> None:
-    pairs = "(1), a[1], CASE WHEN a < b THEN 1 END, CAST(a AS array<int>), a < b, b > a, '(((', `[[`, "
+    pairs = "(1), a[1], CASE WHEN a < b THEN 1 END, x.case, CAST(a AS array<int>), a < b, b > a, '(((', `[[`, "
     assert judge_nesting("SELECT " + pairs * 500 + "1") is None
 
 
